@@ -20,18 +20,22 @@ from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert.machine.rounds import Spread
 from mabert_lab.bench.engines import contender, split, title_of
+from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import DTYPES, Cell
-from mabert_lab.bench.results import measured_on, record, table
+from mabert_lab.bench.results import measured_on, record, table, three_digits
 from mabert_lab.bench.runtimes import RUNTIMES
 from mabert_lab.bench.tasks import even
 from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row
 from mabert_lab.bench.worker import workers_of
 
-NORMAL = {"N(256,64)": (256, 64, 512, 16), "N(4096,1024)": (4096, 1024, 8192, 3)}
-"""Mean, standard deviation, maximum length and texts per batch, by name; the minimum length is 16 tokens."""
+NORMAL = {"N(256,64)": ((256, 64, 512), 16), "N(4096,1024)": ((4096, 1024, 8192), 3)}
+"""Mean, standard deviation and maximum length, and texts per batch, by name; the minimum length is 16 tokens."""
 
 TEXTS = 16
 """Texts per batch of the user's own."""
+
+GPU_TEXTS = 8
+"""Factor on the number of texts per batch on a GPU."""
 
 SHORTEST = 16
 RIVALS = ("bert", "modernbert")
@@ -96,6 +100,8 @@ def run(
     dtype: str | None = None,
     rivals: Sequence[str] = RIVALS,
     budget: float = BUDGET,
+    device: str = "cpu",
+    resume: bool = False,
 ) -> dict[str, Any]:
     """Measures every side at every distribution of lengths; prints, returns and optionally writes the result.
 
@@ -106,19 +112,26 @@ def run(
         dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
         rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.
         budget: Seconds per batch, which the sides share equally; each gets at least three calls.
+        device: ``cpu``; or ``cuda``, with more texts, where nothing is timed if operators are wrong.
+        resume: See `mabert_lab.bench.results.record`.
 
     Returns:
-        ``environment``, ``variables`` of the models' processes, ``dtype``, ``lengths`` of the texts, ``rows``, see
-        `row_of`, and ``speed`` (by distribution, the unpadded run's speed over each other side's, from medians).
+        ``environment``, ``variables`` of the models' processes, ``dtype``, ``device``, ``lengths`` of the texts,
+        ``rows``, see `row_of`, and ``speed`` (by distribution, the unpadded run's speed over each other side's, from
+        medians).
 
     Raises:
         ValueError: For an unknown dtype, model or engine.
+        RuntimeError: An operator is wrong on the GPU.
     """
-    dtype = fast_dtype("cpu") if dtype is None else dtype
+    dtype = fast_dtype(device) if dtype is None else dtype
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; there are {', '.join(DTYPES)}")
-    batches = {name: draw(*how) for name, how in NORMAL.items()}
-    batches |= {name: pick(lengths) for name, lengths in (own or {}).items()}
+    more = GPU_TEXTS if device == "cuda" else 1
+    if device == "cuda":
+        refuse_unless_correct(device)
+    batches = {name: draw(*how, more * texts) for name, (how, texts) in NORMAL.items()}
+    batches |= {name: pick(lengths, more * TEXTS) for name, lengths in (own or {}).items()}
     if quick:
         batches = {"two texts": [9, 30]}
     sides = sides_of(rivals)
@@ -129,6 +142,7 @@ def run(
             "variables": next(iter(workers.values())).ask("variables"),
             "quick": quick,
             "dtype": dtype,
+            "device": device,
             "lengths": batches,
             "speed": {},
             "rows": [],
@@ -137,14 +151,14 @@ def run(
 
         def job(name: str, lengths: Sequence[int]) -> None:
             bench = Bench(protocol, workers)  # a new one, because the next texts may be shorter
-            cell = Cell("throughput", "best", dtype, max(lengths), small=quick, texts=tuple(lengths))
+            cell = Cell("throughput", "best", dtype, max(lengths), device, small=quick, texts=tuple(lengths))
             measured = dict(zip(sides, bench.measure(cell, layouts), strict=True))
             rows = [row_of(name, side, sides[side], lengths, row) for side, row in measured.items()]
             result["rows"] += rows
             result["speed"][name] = speeds(rows)
 
         jobs = {name: partial(job, name, lengths) for name, lengths in batches.items()}
-        return record(result, jobs, show, output, "lengths")
+        return record(result, jobs, show, output, "lengths", resume)
 
 
 def tokens_of(side: str, lengths: Sequence[int]) -> int:
@@ -182,7 +196,9 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table of the sides by batch."""
-    title = f"texts of uneven length, {result['dtype']}, {result['environment']['threads']} threads"
+    environment = result["environment"]
+    where = environment["device"] if result["device"] == "cuda" else f"{environment['threads']} threads"
+    title = f"texts of uneven length, {result['dtype']}, {where}"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
     lines = [
         (row["lengths"], row["title"], f"{row['padded_tokens']:,}", *_numbers(row, result["speed"]))
@@ -197,8 +213,8 @@ def _numbers(row: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]]) -
         return row["status"], "", "", ""
     ratio = speed[row["lengths"]].get(row["side"])
     return (
-        f"{row['median_ms']:,.0f}",
-        f"{row['fastest_ms']:,.0f}-{row['slowest_ms']:,.0f}",
+        three_digits(row["median_ms"]),
+        f"{three_digits(row['fastest_ms'])}-{three_digits(row['slowest_ms'])}",
         f"{row['tokens_per_second']:,.0f}",
         f"{ratio:.2f}" if ratio else "",
     )

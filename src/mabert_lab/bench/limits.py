@@ -30,10 +30,20 @@ def matrix_rate(dtype: torch.dtype) -> float:
     return 2 * _MATRIX**3 / best
 
 
-def copy_rate() -> float:
+def copy_rate(device: str = "cpu") -> float:
     """Returns the best bytes per second, read and written together, in a few copies of 256 MiB, more than any cache."""
-    source = torch.ones(_COPIED_BYTES // 4)
+    source = torch.ones(_COPIED_BYTES // 4, device=device)
     target = torch.empty_like(source)
-    target.copy_(source)
-    best = min(timed(lambda: target.copy_(source)) for _ in range(_SAMPLES))
-    return 2 * source.nbytes / best
+
+    def copy() -> None:
+        target.copy_(source)
+        synchronise(device)
+
+    copy()
+    return 2 * source.nbytes / min(timed(copy) for _ in range(_SAMPLES))
+
+
+def synchronise(device: str) -> None:
+    """Waits for a GPU to finish."""
+    if device == "cuda":
+        torch.cuda.synchronize()

@@ -16,8 +16,9 @@ from rich.console import Console
 from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert_lab.bench.engines import contender, title_of
+from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import DTYPES, Cell
-from mabert_lab.bench.results import measured_on, record, table
+from mabert_lab.bench.results import measured_on, record, table, three_digits
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 
@@ -27,6 +28,12 @@ PROFILES = ("paper", "stock", "best")
 
 OF_ENGINES = "engines"
 """Kind of results with contenders other than families run by torch."""
+
+OF_BATCHES = "batches"
+"""Kind of results with batches whose rows were named; the paper's tables have none."""
+
+Shape = tuple[int, int]
+"""Rows and tokens of each; no rows for one text, in training for 32."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,10 @@ class Plan:
         measures: Names in `MEASURES`.
         profiles: Names in `PROFILES`.
         dtypes: Names of dtypes; default, `mabert.machine.environment.fast_dtype` alone.
-        lengths: Tokens.
+        lengths: Tokens of a text, or a `Shape`.
         protocol: How calls are timed.
         small: Whether models are small, to test that everything runs.
+        device: ``cpu`` or ``cuda``.
 
     Raises:
         ValueError: A requested name is unknown.
@@ -50,14 +58,22 @@ class Plan:
     measures: Sequence[str] = MEASURES
     profiles: Sequence[str] = ("best",)
     dtypes: Sequence[str] = ()
-    lengths: Sequence[int] = LENGTHS
+    lengths: Sequence[int | Shape] = LENGTHS
     protocol: Protocol = field(default_factory=Protocol)
     small: bool = False
+    device: str = "cpu"
 
     @property
     def kind(self) -> str:
         """The kind of its results."""
+        if any(rows for rows, _ in self.shapes()):
+            return OF_BATCHES
         return "efficiency" if set(self.models) <= set(FAMILIES) else OF_ENGINES
+
+    def shapes(self) -> list[Shape]:
+        """Returns rows and tokens of each batch, shortest first."""
+        shapes = [each if isinstance(each, tuple) else (0, each) for each in self.lengths]
+        return sorted(shapes, key=lambda shape: shape[::-1])
 
     def __post_init__(self) -> None:
         for name in self.models:
@@ -67,32 +83,39 @@ class Plan:
             for name in getattr(self, what):
                 if name not in allowed:
                     raise ValueError(f"{what} is {name!r}; there are {', '.join(allowed)}")
-        for length in self.lengths:
+        for _, length in self.shapes():
             if length < 1:
                 raise ValueError(f"a length is {length}; it must be at least 1")
         if not self.dtypes:
-            object.__setattr__(self, "dtypes", (fast_dtype("cpu"),))
+            object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 
     def cells(self) -> Iterator[Cell]:
         """Yields the cells, shortest first."""
         for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
-            for length in sorted(self.lengths):
-                yield Cell(measure, profile, dtype, length, small=self.small)  # type: ignore[arg-type]
+            for rows, length in self.shapes():
+                what = Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
+                yield replace(what, texts=(length,) * rows, layout="together") if rows else what
 
     def quick(self) -> "Plan":
         """Returns the same plan with small models, the two shortest lengths and one call each."""
-        return replace(self, lengths=sorted(self.lengths)[:2], protocol=QUICK, small=True)
+        return replace(self, lengths=self.shapes()[:2], protocol=QUICK, small=True)
 
 
-def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str, Any]:
-    """Measures a plan, cell by cell; see `mabert_lab.bench.results`.
+def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: bool = False) -> dict[str, Any]:
+    """Measures a plan, cell by cell; see `mabert_lab.bench.results`. On a GPU nothing is timed if operators are wrong.
 
     Returns:
         ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
-        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`. Results with engines,
-        presets or folders have another ``kind`` than those compared with the paper's tables.
+        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`; those of batches have
+        ``tokens_per_second`` too. Results with engines, presets, folders or batches have another ``kind`` than those
+        compared with the paper's tables.
+
+    Raises:
+        RuntimeError: An operator is wrong on the GPU.
     """
     plan = plan.quick() if quick else plan
+    if plan.device == "cuda":
+        refuse_unless_correct(plan.device)
     with workers_of({name: name for name in plan.models}) as workers:
         result: dict[str, Any] = {
             "kind": plan.kind,
@@ -106,13 +129,22 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None) -> dict[str
         bench = Bench(plan.protocol, workers)
 
         def job(cell: Cell) -> None:
-            result["rows"] += [asdict(row) for row in bench.measure(cell)]
+            for row in bench.measure(cell):
+                rows, speed = len(cell.texts), None
+                if row.median_ms is not None:
+                    speed = 1e3 * rows * row.length / row.median_ms
+                result["rows"].append(asdict(row) | ({"batch": rows, "tokens_per_second": speed} if rows else {}))
 
         jobs = {
-            f"{cell.measure}, {cell.profile}, {cell.dtype}, {cell.length:,} tokens": partial(job, cell)
+            f"{cell.measure}, {cell.profile}, {cell.dtype}, {size_of(len(cell.texts), cell.length)}": partial(job, cell)
             for cell in plan.cells()
         }
-        return record(result, jobs, show, output, "models")
+        return record(result, jobs, show, output, "models", resume)
+
+
+def size_of(rows: int, length: int) -> str:
+    """Returns a batch's size in words; of one text, its tokens."""
+    return f"{rows} x {length:,} tokens" if rows else f"{length:,} tokens"
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
@@ -122,13 +154,18 @@ def show(console: Console, result: dict[str, Any]) -> None:
     for kind in dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows):
         chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == kind]
         measure, profile, dtype = kind
+        batches = result["kind"] == OF_BATCHES
         unit, number = ("MiB", "peak_mib") if measure == "memory" else ("ms", "median_ms")
+        unit, number = ("tokens a second", "tokens_per_second") if batches and measure != "memory" else (unit, number)
         title = f"{measure}, {unit}: profile {profile}, {dtype}"
-        lengths = dict.fromkeys(row["length"] for row in chosen)
         cells = {
-            (row["model"], row["length"]): f"{row[number]:,.0f}" if row["status"] == "measured" else row["status"]
+            (row["model"], (row["length"], row["batch"] * batches)): three_digits(row[number])
+            if row["status"] == "measured"
+            else row["status"]
             for row in chosen
         }
+        sizes = sorted({size for _, size in cells})
         names = dict.fromkeys(row["model"] for row in chosen)
-        lines = [(title_of(name), *(cells.get((name, length), "-") for length in lengths)) for name in names]
-        console.print(table(title, ["model"], [f"{length:,}" for length in lengths], lines))
+        lines = [(title_of(name), *(cells.get((name, size), "-") for size in sizes)) for name in names]
+        heads = [f"{rows} x {length:,}" if rows else f"{length:,}" for length, rows in sizes]
+        console.print(table(title, ["model"], heads, lines))

@@ -2,14 +2,16 @@
 
 The rivals are code of installed packages: the sequential scan of transformers' Mamba, the parallel scan of mamba.py,
 and torch's convolution with the transposes it needs. If a C++ compiler is installed, the scan also runs as a plain C++
-loop. Nothing is timed unless the operators agree with the reference on this machine.
+loop. On a GPU the scan's rival is mamba-ssm's, where its kernels are built. Nothing is timed unless the operators agree
+with the reference on this machine.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module, metadata
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import conv1d, silu, softplus
 
-from mabert.machine.rounds import Spread, interleave
+from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
 from mabert_lab.bench import native
-from mabert_lab.bench.results import measured_on, record, table
+from mabert_lab.bench.limits import copy_rate, synchronise
+from mabert_lab.bench.results import measured_on, record, table, three_digits
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
@@ -30,37 +33,62 @@ TASKS = ("forward", "forward+backward")
 LEAST, MOST, BUDGET = 3, 25, 5.0
 """Rounds of the calls that take turns, at least and at most, and seconds for each call."""
 
+GPU_SHAPES, GPU_BUDGET = ((32, 512), (8, 4096), (1, 65536)), 0.5
+"""Rows and steps on a GPU, and seconds for each call."""
+
+SAMPLE = 0.01
+"""Seconds of a GPU's sample, so that waiting for it counts little: as many calls as that takes."""
+
+WRONG = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
+"""Differences of results in a dtype from the reference, in shares of its largest number, that refuse a timing."""
+
 Call = Callable[..., Tensor]
 
 
-def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
+def run(quick: bool = False, output: Path | None = None, device: str = "cpu", resume: bool = False) -> dict[str, Any]:
     """Measures both operators; see `mabert_lab.bench.results`.
 
     Returns:
-        ``environment``, ``rows`` (one per operator, side, dtype, length and task), ``ratios`` (speed-up over each
-        rival, from medians), ``backward`` (time of the backward pass alone over the forward pass), ``memory`` (bytes
-        that the scan saves for its backward pass, and bytes of all states) and ``agreement`` (largest difference from
-        each rival's output, relative to its largest value).
+        ``environment``, ``rows`` (one per operator, side, dtype, shape and task), ``ratios`` (speed-up over each rival,
+        from medians), ``backward`` (time of the backward pass alone over the forward pass), and ``agreement`` (largest
+        difference from each rival's output, relative to its largest value). On a CPU ``memory`` (bytes that the scan
+        saves for its backward pass, and bytes of all states); on a GPU ``rates`` (bytes copied and exponentials a
+        second), and in each row ``peak_mib`` beyond the inputs.
 
     Raises:
         RuntimeError: An operator disagrees with the reference on this machine; nothing was timed.
-        ModuleNotFoundError: mamba.py, part of mabert's extra lab, is not installed.
+        ModuleNotFoundError: mamba.py, part of mabert's extra lab, is not installed, and the device is a CPU.
     """
-    import_module("mambapy")  # fail before anything is timed
-    refuse_unless_correct()
-    environment = {**measured_on(), "backend": str(explain(torch.zeros(1))), "mambapy": metadata.version("mambapy")}
-    memory = [_memory(length) for length in ((512,) if quick else (512, 4096, 16384))]
-    result: dict[str, Any] = {"environment": environment, "quick": quick, "memory": memory}
-    result |= {"rows": [], "ratios": {}, "backward": {}, "agreement": {}}
+    on_gpu = device == "cuda"
+    environment = {**measured_on(), "backend": str(explain(torch.zeros(1, device=device)))}
+    if not on_gpu:
+        import_module("mambapy")  # fail before anything is timed
+        environment["mambapy"] = metadata.version("mambapy")
+    refuse_unless_correct(device)
+    result: dict[str, Any] = {"environment": environment, "quick": quick, "device": device, "rows": []}
+    result |= {"memory": [], "rates": {}, "ratios": {}, "backward": {}, "agreement": {}}
 
-    def job(operator: str, dtype: torch.dtype, length: int, slow_rivals: bool) -> None:
+    def limits() -> None:
+        from mabert.ops.triton.limits import exponential_rate
+
+        result["rates"] |= {"copy": copy_rate(device), "exponentials": exponential_rate(torch.device(device))}
+
+    def memory(length: int) -> None:
+        result["memory"] = [*(row for row in result["memory"] if row["time"] != length), _memory(length)]
+
+    def job(operator: str, dtype: torch.dtype, batch: int, length: int, slow_rivals: bool) -> None:
         inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
-        sides = _sides(operator, dtype, slow_rivals)
-        cell = f"{operator}, {_name(dtype)}, {length}"
+        inputs = _laid_out(inputs, batch, device)
+        sides = _sides(operator, dtype, slow_rivals, device)
+        cell = f"{operator}, {_name(dtype)}, {batch} x {length}" if on_gpu else f"{operator}, {_name(dtype)}, {length}"
         result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
         calls = _calls(sides, inputs)
-        found = interleave(calls, least=1 if quick else LEAST, most=MOST, budget=0.0 if quick else BUDGET * len(calls))
-        result["rows"] += [_row(operator, side, dtype, length, task, spread) for (side, task), spread in found.items()]
+        most = {"least": 1 if quick else LEAST, "most": MOST}
+        budget = 0.0 if quick else (GPU_BUDGET if on_gpu else BUDGET) * len(calls)
+        found = (_on_gpu if on_gpu else interleave)(calls, **most, budget=budget)
+        for (side, task), spread in found.items():
+            row = _row(operator, side, dtype, batch, length, task, spread)
+            result["rows"].append(row | ({"peak_mib": _peak(calls[side, task]) / 2**20} if on_gpu else {}))
         ours = {task: found["mabert", task].median_ms for task in TASKS}
         result["backward"][cell] = ours["forward+backward"] / ours["forward"] - 1
         result["ratios"] |= {
@@ -69,41 +97,86 @@ def run(quick: bool = False, output: Path | None = None) -> dict[str, Any]:
             if side != "mabert"
         }
 
-    jobs = {f"{each[0]}, {_name(each[1])}, {each[2]} steps": partial(job, *each) for each in _plan(quick)}
-    return record(result, jobs, show, output, "operators")
+    jobs: dict[str, Callable[[], None]] = {"limits": limits} if on_gpu else {}
+    for operator, dtype, batch, length, slow_rivals in _plan(quick, on_gpu):
+        title = f"{operator}, {_name(dtype)}, {f'{batch} x ' * on_gpu}{length} steps"
+        jobs[title] = partial(job, operator, dtype, batch, length, slow_rivals)
+    if not on_gpu:
+        jobs |= {f"memory, {n} steps": partial(memory, n) for n in ((512,) if quick else (512, 4096, 16384))}
+    return record(result, jobs, show, output, "operators", resume)
 
 
-def _plan(quick: bool) -> list[tuple[str, torch.dtype, int, bool]]:
-    """Lists the measurements: operator, dtype, steps, and whether slow rivals run too."""
+def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int, bool]]:
+    """Lists the measurements: operator, dtype, rows, steps, and whether slow rivals run too."""
     f32, bf16 = torch.float32, torch.bfloat16
+    operators = ("selective_scan", "depthwise_conv1d")
     if quick:
-        return [("selective_scan", f32, 16, True), ("depthwise_conv1d", f32, 128, True)]
+        return [("selective_scan", f32, 1, 16, not on_gpu), ("depthwise_conv1d", f32, 1, 128, not on_gpu)]
+    if on_gpu:
+        return [(each, dtype, *shape, False) for dtype in (bf16, f32) for each in operators for shape in GPU_SHAPES]
     lengths = [(dtype, length) for dtype in (f32, bf16) for length in (128, 512, 2048, 4096, 16384)]
-    scans = [("selective_scan", dtype, length, (dtype, length) == (f32, 512)) for dtype, length in lengths]
-    convolutions = [("depthwise_conv1d", dtype, length, True) for dtype in (f32, bf16) for length in (512, 4096)]
+    scans = [("selective_scan", dtype, 1, length, (dtype, length) == (f32, 512)) for dtype, length in lengths]
+    convolutions = [("depthwise_conv1d", dtype, 1, length, True) for dtype in (f32, bf16) for length in (512, 4096)]
     return scans + convolutions
 
 
+def _laid_out(inputs: dict[str, Tensor], batch: int, device: str) -> dict[str, Tensor]:
+    """Moves inputs to a device, in as many equal rows as a batch has."""
+    return {
+        name: tensor.to(device).expand(batch, -1, -1).contiguous() if tensor.dim() == 3 else tensor.to(device)
+        for name, tensor in inputs.items()
+    }
+
+
+def _on_gpu(calls: dict[tuple[str, str], Callable[[], object]], **limits: Any) -> dict[tuple[str, str], Spread]:
+    """Times calls as `interleave` does, in samples of as many calls as fill `SAMPLE`."""
+
+    def waited(call: Callable[[], object], times: int) -> None:
+        for _ in range(times):
+            call()
+        synchronise("cuda")
+
+    counts = {}
+    for side, call in calls.items():
+        waited(call, 1)
+        counts[side] = max(1, round(SAMPLE / timed(partial(waited, call, 1))))
+    found = interleave({side: partial(waited, call, counts[side]) for side, call in calls.items()}, **limits)
+    times = ("median_ms", "fastest_ms", "slowest_ms")
+    return {
+        side: replace(spread, **{name: getattr(spread, name) / counts[side] for name in times})
+        for side, spread in found.items()
+    }
+
+
+def _peak(call: Callable[[], object]) -> int:
+    """Returns the peak bytes of a call on a GPU beyond what is there already."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return torch.cuda.max_memory_allocated() - before
+
+
 def refuse_unless_correct(device: str = "cpu") -> None:
-    """Compares both operators, forward and backward, with the reference in float64.
+    """Compares both operators, forward and backward, with the reference in float64: in float32 and bf16, and on a GPU
+    in rows that are processed whole and rows that are split in time.
 
     Raises:
         RuntimeError: An operator is wrong on this machine.
     """
     torch.manual_seed(0)
-    for function, inputs in (
-        (selective_scan, scan_inputs(70, torch.float32, channels=70)),
-        (depthwise_conv1d, conv_inputs(70, torch.float32, channels=70)),
-    ):
-        actual = _with_gradients(function, {name: tensor.to(device) for name, tensor in inputs.items()})
-        with use_backend("reference"):
-            expected = _with_gradients(function, {name: tensor.double() for name, tensor in inputs.items()})
-        for name, tensor in actual.items():
-            error = ((tensor.cpu() - expected[name]).abs().max() / expected[name].abs().max()).item()
-            if not error < 1e-5:
-                raise RuntimeError(
-                    f"{function.__name__}: {name} is off by {error:.1e} of its largest number; no timing"
-                )
+    for (batch, length), dtype in product(((1, 70), (2, 400)), WRONG):
+        for function, make in ((selective_scan, scan_inputs), (depthwise_conv1d, conv_inputs)):
+            inputs = _laid_out(make(length, dtype, channels=70), batch, "cpu")
+            actual = _with_gradients(function, {name: tensor.to(device) for name, tensor in inputs.items()})
+            with use_backend("reference"):
+                expected = _with_gradients(function, {name: tensor.double() for name, tensor in inputs.items()})
+            for name, tensor in actual.items():
+                error = ((tensor.cpu() - expected[name]).abs().max() / expected[name].abs().max()).item()
+                if not error < WRONG[tensor.dtype]:
+                    raise RuntimeError(
+                        f"{function.__name__}: {name} is off by {error:.1e} of its largest number in {_name(dtype)} at "
+                        f"{batch} x {length} steps; no timing"
+                    )
 
 
 def _with_gradients(function: Call, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -158,16 +231,26 @@ def _mambapy_scan(**inputs: Tensor) -> Tensor:
     return MambaBlock.selective_scan(None, inputs["u"], delta, *order) * silu(inputs["z"])
 
 
+def _mamba_ssm_scan(**inputs: Tensor) -> Tensor:
+    """Runs mamba-ssm's kernel, whose layout is batch, channel, time; see `_calls`."""
+    from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+
+    turned = {name: tensor.transpose(1, 2) if tensor.dim() == 3 else tensor for name, tensor in inputs.items()}
+    return selective_scan_fn(**turned, delta_softplus=True).transpose(1, 2)
+
+
 def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     channels, width = weight.shape
     y = conv1d(u.transpose(1, 2), weight.unsqueeze(1), bias, padding=width - 1, groups=channels)
     return silu(y[..., : u.shape[1]]).transpose(1, 2).contiguous()
 
 
-def _sides(operator: str, dtype: torch.dtype, slow_rivals: bool) -> dict[str, Call]:
+def _sides(operator: str, dtype: torch.dtype, slow_rivals: bool, device: str) -> dict[str, Call]:
     if operator == "depthwise_conv1d":
         return {"mabert": depthwise_conv1d, "torch": _torch_conv}
     sides: dict[str, Call] = {"mabert": selective_scan}
+    if device == "cuda":  # what mamba-ssm's usual installation lacks
+        return sides | ({"mamba-ssm": _mamba_ssm_scan} if find_spec("selective_scan_cuda") else {})
     if dtype == torch.float32 and not native.missing():
         sides["C++"] = native.scan
     if slow_rivals:
@@ -184,9 +267,15 @@ def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, f
 
 
 def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str, str], Callable[[], object]]:
-    """Returns the timed calls by side and task; the C++ loop has no backward pass."""
+    """Returns the timed calls by side and task; the C++ loop has no backward pass, and mamba-ssm's inputs lie in memory
+    as it takes them, so that it copies nothing."""
+    turned = {
+        name: tensor.transpose(1, 2).contiguous().transpose(1, 2) if tensor.dim() == 3 else tensor
+        for name, tensor in inputs.items()
+        if "mamba-ssm" in sides
+    }
     return {
-        (side, task): task_of(function, inputs, task)
+        (side, task): task_of(function, turned if side == "mamba-ssm" else inputs, task)
         for side, function in sides.items()
         for task in (TASKS[:1] if side == "C++" else TASKS)
     }
@@ -201,10 +290,12 @@ def task_of(function: Call, inputs: dict[str, Tensor], task: str) -> Callable[[]
     return lambda: torch.autograd.grad(function(**leaves), list(leaves.values()), grad)
 
 
-def _row(operator: str, side: str, dtype: torch.dtype, length: int, task: str, spread: Spread) -> dict[str, Any]:
+def _row(
+    operator: str, side: str, dtype: torch.dtype, batch: int, length: int, task: str, spread: Spread
+) -> dict[str, Any]:
     is_scan = operator == "selective_scan" and task == "forward"
-    updates = 1e3 * length * CHANNELS * STATE / spread.median_ms if is_scan else None
-    what = {"operator": operator, "side": side, "dtype": _name(dtype), "time": length, "task": task}
+    updates = 1e3 * batch * length * CHANNELS * STATE / spread.median_ms if is_scan else None
+    what = {"operator": operator, "side": side, "dtype": _name(dtype), "batch": batch, "time": length, "task": task}
     return {**what, **asdict(spread), "updates_per_second": updates}
 
 
@@ -236,11 +327,14 @@ def show(console: Console, result: dict[str, Any]) -> None:
     for operator in dict.fromkeys(row["operator"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["operator"] == operator]
         rows.sort(key=lambda row: (row["dtype"], row["time"]))
-        title = f"{operator}, batch 1, {CHANNELS} channels, {threads} thread{'s' * (threads > 1)}"
+        on = result["environment"]["device"] if result["device"] == "cuda" else f"{threads} thread{'s' * (threads > 1)}"
+        title = f"{operator}, {CHANNELS} channels, {on}"
         heads = ("dtype", "steps", "task", "side"), ("ms", "range", "ratio", "")
         lines = [_line(row, result) for row in rows]
         console.print(table(title, *heads, lines, "ratio: its time over mabert's"))
-    if native.missing():
+    for what, rate in result["rates"].items():
+        console.print(f"{what}: {rate / 1e12:,.2f}e12 a second")
+    if result["device"] == "cpu" and native.missing():
         console.print(f"without the C++ loop: {native.missing()}")
     for memory in result["memory"]:
         console.print(
@@ -251,7 +345,8 @@ def show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _line(row: dict[str, Any], result: dict[str, Any]) -> tuple[str, ...]:
-    cell = f"{row['operator']}, {row['dtype']}, {row['time']}"
+    size = f"{row['batch']} x {row['time']}" if result["device"] == "cuda" else row["time"]
+    cell = f"{row['operator']}, {row['dtype']}, {size}"
     ratio = result["ratios"].get(f"{cell}, {row['task']}: {row['side']} / mabert")
     remark = ""
     if row["updates_per_second"]:
@@ -260,15 +355,11 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> tuple[str, ...]:
         remark = f"bwd {result['backward'][cell]:.1f}x"
     return (
         {"float32": "fp32", "bfloat16": "bf16"}[row["dtype"]],
-        f"{row['time']:,}",
+        f"{row['batch']} x {row['time']:,}",
         {"forward": "fwd", "forward+backward": "fwd+bwd"}[row["task"]],
         row["side"],
-        _three_digits(row["median_ms"]),
-        f"{_three_digits(row['fastest_ms'])}-{_three_digits(row['slowest_ms'])}",
-        f"{_three_digits(ratio)}x" if ratio else "",
+        three_digits(row["median_ms"]),
+        f"{three_digits(row['fastest_ms'])}-{three_digits(row['slowest_ms'])}",
+        f"{three_digits(ratio)}x" if ratio else "",
         remark,
     )
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}"

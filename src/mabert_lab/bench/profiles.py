@@ -62,7 +62,7 @@ class Cell:
         length: Tokens of a row or of the longest text.
         device: ``cpu`` or ``cuda``.
         small: Whether the model has `SMALL` sizes instead of base size.
-        texts: Tokens of each of several texts; empty for one text of `length`.
+        texts: Tokens of each of several texts; empty for one text of `length`, in training for 32.
         layout: How several texts are run, see `mabert_lab.bench.tasks.LAYOUTS`.
     """
 

@@ -6,6 +6,9 @@ that everything runs: their numbers say nothing.
 """
 
 import datetime
+import json
+import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+import mabert
+import mabert_lab
 from mabert.files.json import to_json
+from mabert.files.reading import read_json
 from mabert.files.writing import write_text
 from mabert.machine.environment import environment
 
@@ -24,8 +30,16 @@ Job = Callable[[], None]
 
 
 def measured_on() -> dict[str, Any]:
-    """Returns date, machine, versions and commit."""
-    return {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **environment()}
+    """Returns date, machine, versions, commit, and the checksum of the sources, since not every copy has a commit."""
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"date": date, **environment(), "sources": sources()}
+
+
+def sources() -> str:
+    """Returns a checksum of the code of package and lab."""
+    folders = [Path(module.__file__ or "").parent for module in (mabert, mabert_lab)]
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
 
 
 def path_of(result: dict[str, Any], folder: Path, name: str, suffix: str = ".json") -> Path:
@@ -57,26 +71,43 @@ def record(
     show: Callable[[Console, dict[str, Any]], None],
     output: Path | None,
     name: str,
+    resume: bool = False,
 ) -> dict[str, Any]:
-    """Runs the jobs with a progress bar, writes the result after each, and prints it at the end.
+    """Runs the jobs with a progress bar; after each, prints its numbers and writes the result, whose tables it prints
+    at the end.
 
     Args:
-        result: The jobs add to it; holds `measured_on` under ``environment``.
+        result: The jobs add to it; holds `measured_on` under ``environment``. Each row names its ``job``.
         jobs: Jobs by title.
         show: Prints the result.
         output: Folder for the dated JSON file; None writes nothing.
         name: Name of the measurement, the end of the file's name.
+        resume: Whether to go on with the folder's file of the same request, see `take_over`. Jobs of which a row failed
+            are run again, after those that are missing.
 
     Returns:
         The result.
     """
+    if resume and output is not None:
+        take_over(result, output, name)
+    rows: list[dict[str, Any]] = result.get("rows", [])  # the jobs add to the same list
+    states: dict[str, set[str]] = {}
+    for row in rows:
+        states.setdefault(row.get("job", ""), set()).add(row.get("status", "measured"))
+    missing = [title for title in jobs if title not in states]
+    again = [title for title in jobs if "failed" in states.get(title, ())]
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        bar = progress.add_task(name, total=len(jobs))
-        for title, job in jobs.items():
+        bar = progress.add_task(name, total=len(jobs), completed=len(jobs) - len(missing) - len(again))
+        for title in (*missing, *again):
             progress.update(bar, description=title)
-            job()
+            rows[:] = [row for row in rows if row.get("job") != title]  # those of a failed try
+            before = len(rows)
+            jobs[title]()
+            for row in rows[before:]:
+                row["job"] = title
+                console.print(f"{title}: {in_short(row)}", highlight=False)
             if output is not None:
                 write(result, output, name)
             progress.advance(bar)
@@ -84,6 +115,43 @@ def record(
     if output is not None:
         console.print(f"written to {write(result, output, name)}")
     return result
+
+
+def take_over(result: dict[str, Any], folder: Path, name: str) -> None:
+    """Adds what the newest file of the same request holds.
+
+    The request is all that the result holds before anything is measured, on the same device by the same sources and
+    versions of torch and Triton.
+    """
+    asked = json.loads(to_json({key: value for key, value in result.items() if value not in ([], {})}))
+    for path in sorted(folder.glob(f"*-{name}.json"), reverse=True):
+        there = read_json(path)
+        if _same_request(asked, there):
+            result.update(there)
+            return
+
+
+def _same_request(asked: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    here, then = asked["environment"], there["environment"]
+    same_machine = all(here.get(field) == then.get(field) for field in ("device", "processor", "sources"))
+    same_versions = all(here["packages"].get(each) == then["packages"].get(each) for each in ("torch", "triton"))
+    rest = (field for field in asked if field != "environment")
+    return same_machine and same_versions and all(field in there and asked[field] == there[field] for field in rest)
+
+
+def in_short(row: Mapping[str, Any]) -> str:
+    """Returns a row's side, task and numbers, or why it has none."""
+    what = ", ".join(str(row[field]) for field in ("model", "side", "task") if field in row)
+    if row.get("status", "measured") != "measured":
+        return f"{what} {row['status']}: {row['reason']}"
+    units = {"median_ms": "ms", "tokens_per_second": "tokens/s", "peak_mib": "MiB"}
+    numbers = [f"{three_digits(row[field])} {unit}" for field, unit in units.items() if row.get(field) is not None]
+    return f"{what} {', '.join(numbers)}"
+
+
+def three_digits(number: float) -> str:
+    """Formats a positive number with at least three digits."""
+    return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}"
 
 
 def table(

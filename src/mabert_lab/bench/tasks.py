@@ -16,6 +16,7 @@ from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
 from mabert.train.objective import at_scored_positions, mean_over_scored
 from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
+from mabert_lab.bench.limits import synchronise
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
 from mabert_lab.bench.runtimes import RUNTIMES
 
@@ -50,12 +51,6 @@ def token_ids(batch: int, length: int, device: str) -> Tensor:
     return torch.randint(1000, 29000, (batch, length), generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def synchronise(device: str) -> None:
-    """Waits for a GPU to finish."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 class Forward:
     """An encoder's forward passes over a cell's texts, in order: one by one, or in one batch padded on the right.
 
@@ -71,7 +66,8 @@ class Forward:
         self.device, self.texts = cell.device, cell.texts or (cell.length,)
         if cell.layout == "even":
             self.texts = (even(self.texts),) * len(self.texts)
-        model = build("encoder", configured(family, cell, config), hastened=cell.profile == "best")
+        with torch.device(cell.device):  # random weights take seconds on a CPU
+            model = build("encoder", configured(family, cell, config), hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
         self.engine = engine or engine_of(family, cell)
         self.encode = ENGINES[self.engine](self.model)
@@ -142,41 +138,42 @@ class Forward:
 
 
 class TrainingStep:
-    """One optimizer step of masked language modelling at an effective batch of 32.
+    """One optimizer step of masked language modelling over the cell's texts, 32 if it names none.
 
     The step runs all micro-batches of the batch, forward and backward, and AdamW once. Micro-batches are alike, so one
     is timed and multiplied by their number; if there are several, it is one that adds to existing gradients.
 
     Attributes:
         setting: Attention in use.
-        batch: 32.
+        batch: Rows of the step.
         micro_batch: Rows per micro-batch.
     """
 
-    batch = EFFECTIVE_BATCH
-
     def __init__(self, contender: Contender, cell: Cell) -> None:
         family, engine, own = contender
-        if engine:
+        if engine not in ("", "compiled"):
             raise ValueError(f"the engine {engine!r} runs forwards alone, no training step")
         torch.manual_seed(0)
         rate = PAPER_DROPOUT if cell.profile == "paper" else 0.0
         config = configured(family, cell, own, **family.dropout(rate, rate))
-        self.device, self.sparse = cell.device, cell.profile != "paper"
-        self.setting = config._attn_implementation
-        model = build("masked_lm", config, hastened=cell.profile == "best")
+        self.device, self.sparse, self.batch = cell.device, cell.profile != "paper", len(cell.texts) or EFFECTIVE_BATCH
+        self.setting = ", ".join(filter(None, (config._attn_implementation, engine)))
+        with torch.device(cell.device):
+            model = build("masked_lm", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()
+        if engine:  # the encoder alone: what is scored differs from step to step
+            self.model.base_model.compile(dynamic=False)
         self.head = getattr(self.model, family.head)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.autocast = cell.dtype == "bfloat16"
+        if self.device == "cuda":
+            self.lay_out(self.largest(cell.length), cell.length)
+            return
         self.lay_out(max(1, min(self.batch, MICRO_TOKENS // cell.length)), FIRST)
         self.run()
         self.update()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.device == "cuda":
-            self.lay_out(self.largest(cell.length), cell.length)
-        else:
-            self.lay_out(self.micro_batch, cell.length)
+        self.lay_out(self.micro_batch, cell.length)
 
     def lay_out(self, rows: int, length: int) -> None:
         """Makes a micro-batch."""

@@ -136,7 +136,7 @@ class Row:
             its fastest sample if that was faster.
         anchor_ms: MaBERT's median in the turns with a rival's training; MaBERT's own row may have more turns.
         anchor_samples: MaBERT's samples in those turns.
-        peak_mib: Peak MiB in a forward pass, weights included.
+        peak_mib: Peak MiB in a forward pass, weights included; of whatever was timed on a GPU, too.
         weights_mib: MiB of the weights.
         resident_mib: MiB by which the process grew in that forward pass, as the system counts it; None if unknown.
     """
@@ -248,8 +248,9 @@ class Bench:
     def _times(self, group: Sequence[str], cell: Cell) -> None:
         # A side that was given up at this length in another group stays given up.
         ready = self._still([side for side in group if self.rows[side].status == "measured"], self.prepare)
-        allowed = free_memory()  # all to the same: the memory left once each holds its weights
-        ready = self._still(ready, lambda side: self.workers[side].ask("bound", allowed))
+        if cell.device == "cpu":
+            allowed = free_memory()  # all to the same: the memory left once each holds its weights
+            ready = self._still(ready, lambda side: self.workers[side].ask("bound", allowed))
         ready = self._still(ready, self.warm)
         taken = take_turns({side: partial(self.sample, side) for side in ready}, self.protocol, self._failed)
         for side, samples in taken.items():
@@ -258,6 +259,8 @@ class Bench:
             if cell.measure == "training" and side != ANCHOR and ANCHOR in taken:
                 beside = spread_of(taken[ANCHOR])
                 self.rows[side] = replace(self.rows[side], anchor_ms=beside.median_ms, anchor_samples=beside.samples)
+            if cell.device == "cuda":
+                self.rows[side] = replace(self.rows[side], peak_mib=self.workers[side].ask("peak") / 2**20)
         for side in group:
             self.workers[side].release()
 

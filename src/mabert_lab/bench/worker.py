@@ -167,6 +167,8 @@ def serve(pipe: Connection, name: str) -> None:
             pipe.send(answer)
         except ConnectionError:  # the parent has ended
             return
+        if answer[0] == "failed" and gpu_is_lost():
+            return  # the next question starts a process that has a GPU
 
 
 def in_a_line(error: Exception) -> str:
@@ -179,6 +181,17 @@ def status_of(error: Exception) -> str:
     return "out of memory" if is_out_of_memory(error) else "failed"
 
 
+def gpu_is_lost() -> bool:
+    """Checks whether the GPU answers with an error to everything, as it does to a process after an illegal access."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as answer:
+        return not is_out_of_memory(answer)
+    return False
+
+
 class Answers:
     """The questions that a process answers, see `Worker`."""
 
@@ -189,8 +202,11 @@ class Answers:
     def prepare(self, cell: Cell) -> Ready:
         """Builds the model for a cell, replacing the previous one."""
         self.release()
-        limit_memory(free_memory())
+        if cell.device == "cpu":  # a GPU's driver reserves more addresses than there is memory
+            limit_memory(free_memory())
         self.task = make(self.name, cell)
+        if cell.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
 
     def call(self) -> Sample:
@@ -205,11 +221,15 @@ class Answers:
         """Returns bytes: torch's `peak` with weights, `weights`, and `resident`, the growth of the process in a forward
         pass, or None if unknown."""
         peak, grown = self.task.peak(), None
-        if forget_peak():
+        if self.task.device == "cpu" and forget_peak():
             before = field_of(STATUS, "VmRSS")
             self.task.run()
             grown = field_of(STATUS, "VmHWM") - before
         return {"peak": peak, "weights": self.task.weights(), "resident": grown}
+
+    def peak(self) -> int:
+        """Returns torch's peak bytes on the GPU since the model was built."""
+        return torch.cuda.max_memory_allocated()
 
     def variables(self) -> dict[str, str | None]:
         """Returns this process's values of the variables in `ALLOCATION`."""
@@ -228,3 +248,5 @@ class Answers:
         self.task = None
         gc.collect()
         trim()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()

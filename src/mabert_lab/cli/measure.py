@@ -1,12 +1,15 @@
 """`mabert demo` and `mabert bench`: results on this machine."""
 
 import argparse
+import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mabert.bounds import SECONDS, TOKENS, Range
+from mabert.bounds import ROWS, SECONDS, TOKENS, Range
 from mabert.cli.command import command, load_libraries, say, within
 from mabert.extras import EXTRAS, check_installed
+from mabert.files.reading import shown
 from mabert.files.writing import write_text
 
 
@@ -68,10 +71,14 @@ def add_bench(commands: Any) -> None:
     add("--measure", "models", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
     profile = "settings: best of each model, paper (Table A2), or stock: others as transformers runs them [best]"
     add("--profile", "models", nargs="+", metavar="NAME", help=profile)
-    length = "tokens of a text [128 ... 16384]"
-    add("--lengths", "models", nargs="+", type=int, action=within(TOKENS), metavar="N", help=length)
+    length = "tokens of a text, or ROWSxN for a batch of equal texts, such as 32x512 [128 ... 16384]"
+    add("--lengths", "models", nargs="+", type=shape_of, metavar="N", help=length)
     limit = "most seconds of a call; a slower model is left out [150]"
     add("--limit", "models", type=float, action=within(SECONDS), help=limit)
+    device = "cpu or cuda; on a GPU, with its own sizes, nothing is timed if an operator is wrong [cpu]"
+    add("--device", "ops", "models", "lengths", choices=("cpu", "cuda"), default="cpu", help=device)
+    go_on = "go on with the newest file of the same request, sources and versions: rows that are missing or failed"
+    add("--resume", "ops", "models", "lengths", action="store_true", help=go_on)
     texts = "measure texts of your own as well"
     add("--texts", "lengths", nargs="+", default=[], metavar="NAME=FILE", help=texts)
     add("--tokenizer", "lengths", default="minilm", help="tokenizer that counts their tokens [%(default)s]")
@@ -84,28 +91,59 @@ def run_bench(options: argparse.Namespace) -> None:
     """`mabert bench`."""
     output = Path(options.output)
     check_bench(options)
-    check_installed(*EXTRAS["lab"])
+    if options.device == "cpu":  # a machine with a GPU may lack what only reports and rivals on a CPU need
+        check_installed(*EXTRAS["lab"])
     if options.what == "report":
         say(f"{report_on(options.files, output)}: tables and figures")
         return
     load_libraries()
-    from mabert_lab.bench import lengths, models, operators, parts, retrieval, similarity
-
+    check_device(options.device)
+    bench = import_module(f"mabert_lab.bench.{MODULES.get(options.what, options.what)}")
+    there = {} if options.what == "parts" else {"device": options.device, "resume": options.resume}
     dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
-        for name, told in similarity.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
+        for name, told in bench.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
             say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in told.items()))
     elif options.what == "retrieval":
-        retrieval.run(options.files, options.data, output)
+        bench.run(options.files, options.data, output)
     elif options.what == "lengths":
-        rivals = lengths.RIVALS if options.models is None else [name for name in options.models if name != "mabert"]
-        budget = lengths.BUDGET if options.budget is None else options.budget
+        rivals = bench.RIVALS if options.models is None else [name for name in options.models if name != "mabert"]
+        budget = bench.BUDGET if options.budget is None else options.budget
         own = lengths_of_texts(options.texts, options.tokenizer)
-        lengths.run(options.quick, output, own, dtype, rivals, budget)
+        check_rows(bench.run(options.quick, output, own, dtype, rivals, budget, **there))
     elif options.what == "models":
-        models.run(plan_of(options), options.quick, output)
+        check_rows(bench.run(plan_of(options), options.quick, output, options.resume))
     else:
-        {"ops": operators.run, "parts": parts.run}[options.what](options.quick, output)
+        bench.run(options.quick, output, **there)
+
+
+MODULES = {"ops": "operators"}
+"""Modules of measurements that have other names."""
+
+
+def check_device(device: str) -> None:
+    """Refuses a GPU where torch sees none."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, and torch sees no GPU; leave it out to measure the CPU")
+
+
+def check_rows(result: dict[str, Any]) -> None:
+    """Refuses a result in which rows of MaBERT failed."""
+    failed = sum(
+        row["status"] == "failed" and "mabert" in row.get("title", row.get("model")).lower() for row in result["rows"]
+    )
+    if failed:
+        raise ValueError(f"{failed} rows of MaBERT failed; with --resume the same command tries them again")
+
+
+def shape_of(text: str) -> int | tuple[int, int]:
+    """Returns the tokens of a text, or rows and tokens of ROWSxN."""
+    found = re.fullmatch(r"(?:([0-9]{1,8})x)?([0-9]{1,8})", text)
+    if found is None or int(found[2]) not in TOKENS or int(found[1] or 1) not in ROWS:
+        raise argparse.ArgumentTypeError(f"{shown(text)} must be tokens, 512, or rows and tokens, 32x512, {TOKENS}")
+    return int(found[2]) if found[1] is None else (int(found[1]), int(found[2]))
 
 
 def check_bench(options: argparse.Namespace) -> None:
@@ -140,6 +178,7 @@ def plan_of(options: argparse.Namespace) -> Any:
         "profiles": options.profile,
         "dtypes": options.dtype,
         "lengths": options.lengths,
+        "device": options.device,
         "protocol": Protocol(**{name: value for name, value in given.items() if value is not None}),
     }
     return Plan(**{name: value for name, value in asked.items() if value is not None})

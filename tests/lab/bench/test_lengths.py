@@ -74,7 +74,7 @@ def test_the_default_dtype_is_the_fast_one(monkeypatch, in_this_process, dtype):
 
 
 def test_rivals_and_their_time_may_be_chosen(monkeypatch, tmp_path, in_this_process):
-    monkeypatch.setattr(lengths, "NORMAL", {"short": (30, 9, 48, 2)})
+    monkeypatch.setattr(lengths, "NORMAL", {"short": ((30, 9, 48), 2)})
     monkeypatch.setattr(lengths, "Cell", lambda *given, small, **fields: Cell(*given, small=True, **fields))
     command = ["bench", "lengths", "--models", "bert:eager", "mabert", "mabert-fast", "--dtype", "float32"]
     assert cli.main([*command, "--budget", "0.001", "-o", str(tmp_path)]) == 0

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mabert_lab.bench import models
+from mabert_lab.bench import lengths, models
 from mabert_lab.bench.models import Plan
 from mabert_lab.report.efficiency_section import efficiency_page
 from mabert_lab.report.sources import find
@@ -42,6 +42,40 @@ def test_a_plan_has_every_combination_once():
     assert len(set(cells)) == len(cells) == 8
     assert [each.length for each in cells] == [3, 9] * 4
     assert all(each.small for each in plan.quick().cells())
+
+
+def test_batches_have_their_rows_in_every_cell_and_a_kind_of_their_own():
+    plan = Plan(models=("bert",), measures=("latency", "training"), dtypes=("float32",), lengths=[(2, 9), 5, (4, 3)])
+    cells = list(plan.cells())
+    assert [(each.length, each.texts) for each in cells] == [(3, (3,) * 4), (5, ()), (9, (9, 9))] * 2
+    assert {each.layout for each in cells if each.texts} == {"together"}
+    assert plan.kind == models.OF_BATCHES
+    assert Plan(models=("bert",), lengths=[5]).kind == "efficiency"
+    assert {each.device for each in Plan(device="cuda", dtypes=("float32",)).cells()} == {"cuda"}
+
+
+def test_a_run_of_batches_counts_tokens(tmp_path, in_this_process, capsys):
+    plan = Plan(models=("bert", "mabert"), measures=("latency", "training"), lengths=[(3, 16)], dtypes=("float32",))
+    result = models.run(plan, quick=True, output=tmp_path)
+    assert len(result["rows"]) == 4
+    for row in result["rows"]:
+        assert (row["batch"], row["status"]) == (3, "measured")
+        assert row["tokens_per_second"] == pytest.approx(1e3 * 3 * 16 / row["median_ms"])
+    assert "3 x 16" in capsys.readouterr().out
+
+
+def test_nothing_is_timed_on_a_gpu_that_computes_wrong(monkeypatch, tmp_path):
+    def refuse(device):
+        raise RuntimeError(f"selective_scan is off on {device}")
+
+    for measurement in (models, lengths):
+        monkeypatch.setattr(measurement, "refuse_unless_correct", refuse)
+        monkeypatch.setattr(measurement, "workers_of", lambda sides: pytest.fail("a model was started"))
+    with pytest.raises(RuntimeError, match="off on cuda"):
+        models.run(Plan(device="cuda", dtypes=("float32",)), output=tmp_path)
+    with pytest.raises(RuntimeError, match="off on cuda"):
+        lengths.run(device="cuda", dtype="float32", output=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

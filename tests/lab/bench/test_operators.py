@@ -3,6 +3,8 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,16 +13,36 @@ from mabert_lab import cli
 from mabert_lab.bench import native, operators
 
 
-def test_it_refuses_to_time_a_wrong_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = operators.depthwise_conv1d
+class Off(torch.autograd.Function):
+    """Multiplies by 1, or by 1.02 in the output or in the gradient."""
 
-    def slightly_wrong(u: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return right(u, weight, bias) * (1 if u.dtype == torch.float64 else 1.001)
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, where: str) -> torch.Tensor:
+        context.where = where
+        return x * (1.02 if where == "output" else 1)
 
-    slightly_wrong.__name__ = "depthwise_conv1d"
-    monkeypatch.setattr(operators, "depthwise_conv1d", slightly_wrong)
-    with pytest.raises(RuntimeError, match="depthwise_conv1d: output is off by"):
-        operators.run(quick=True)
+    @staticmethod
+    def backward(context: Any, grad: torch.Tensor) -> Any:
+        return grad * (1.02 if context.where == "gradient" else 1), None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("where", ["output", "gradient"])
+@pytest.mark.parametrize("operator", ["selective_scan", "depthwise_conv1d"])
+def test_it_refuses_to_time_an_operator_that_is_wrong_in_one_way(
+    monkeypatch: pytest.MonkeyPatch, operator: str, where: str, rows: int, dtype: torch.dtype
+) -> None:
+    right = getattr(operators, operator)
+
+    def slightly_wrong(u: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
+        y = right(u, **others)
+        return Off.apply(y, where) if u.dtype == dtype and len(u) == rows else y
+
+    slightly_wrong.__name__ = operator
+    monkeypatch.setattr(operators, operator, slightly_wrong)
+    with pytest.raises(RuntimeError, match=rf"{operator}: .* is off by .* in {str(dtype)[6:]} at {rows} x "):
+        operators.refuse_unless_correct()
 
 
 def test_a_missing_rival_is_told_before_anything_is_timed(
@@ -30,6 +52,40 @@ def test_a_missing_rival_is_told_before_anything_is_timed(
     monkeypatch.setattr(operators, "interleave", lambda *_, **__: pytest.fail("something was timed"))
     assert cli.main(["bench", "ops", "-o", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("mabert: mambapy is not installed; the extra lab brings it")
+
+
+def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a processor that is taken for a GPU, beside a rival whose inputs lie as mamba-ssm takes them."""
+    laid_out = operators._laid_out
+    seen = []
+
+    def rival(**inputs: torch.Tensor) -> torch.Tensor:
+        seen.append({inputs[name].stride()[-1] for name in ("u", "delta", "B", "C", "z")})
+        return operators.selective_scan(**inputs)
+
+    monkeypatch.setattr(operators, "_laid_out", lambda inputs, batch, device: laid_out(inputs, batch, "cpu"))
+    monkeypatch.setattr(operators, "_peak", lambda call: 2**20)
+    monkeypatch.setattr(operators, "explain", lambda tensor: "triton")
+    monkeypatch.setattr(operators, "refuse_unless_correct", lambda device: None)
+    monkeypatch.setattr(operators, "synchronise", lambda device: None)
+    monkeypatch.setattr(operators, "copy_rate", lambda device: 3e12)
+    monkeypatch.setitem(sys.modules, "mabert.ops.triton.limits", Mock(exponential_rate=lambda device: 4e12))
+    monkeypatch.setattr(operators, "find_spec", lambda name: name == "selective_scan_cuda")
+    monkeypatch.setattr(operators, "_mamba_ssm_scan", rival)
+    monkeypatch.setattr(operators, "GPU_SHAPES", ((2, 8), (1, 20)))
+    monkeypatch.setattr(operators, "SAMPLE", 1e-4)
+    monkeypatch.setattr(operators, "GPU_BUDGET", 1e-3)
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *size, device, **options: zeros(*size, **options))
+    result = operators.run(output=tmp_path, device="cuda", resume=True)
+    assert result["rates"] == {"copy": 3e12, "exponentials": 4e12}
+    assert {(row["batch"], row["time"]) for row in result["rows"]} == {(2, 8), (1, 20)}
+    assert {row["side"] for row in result["rows"]} == {"mabert", "torch", "mamba-ssm"}
+    assert {row["peak_mib"] for row in result["rows"]} == {1}
+    assert len(result["rows"]) == 2 * 2 * 2 * (2 + 2)
+    assert any(1 not in strides for strides in seen), "time is innermost"
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ def test_a_training_step_learns_and_counts_every_row(name):
         assert all((weight.grad == 0).all() for weight in step.model.parameters()), "the next call adds to these"
     assert step.loss().item() < first
     assert make(name, cell("training", length=5000)).micro_batch == 1
+    assert make(name, cell("training", length=128, texts=(128,) * 4)).batch == 4
 
 
 @pytest.mark.parametrize(("most", "tried"), [(8, [32, 16, 8, 8]), (32, [32, 32]), (0, [32, 16, 8, 4, 2, 1])])

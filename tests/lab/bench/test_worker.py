@@ -160,3 +160,34 @@ def test_after_an_error_it_goes_on_even_where_memory_cannot_be_released(monkeypa
     serve(pipe, "bert")
     answers = [sent.args[0] for sent in pipe.send.call_args_list]
     assert answers == [(status_of(error), f"{type(error).__name__}: {error}"), ("ok", "still here")]
+
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.mark.parametrize(
+    ("answer", "lost"),
+    [(RuntimeError(ILLEGAL), True), (RuntimeError("CUDA error: out of memory"), False), (None, False)],
+)
+def test_a_process_whose_gpu_is_lost_answers_and_ends(monkeypatch, answer, lost):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=answer))
+    answering = Mock(call=Mock(side_effect=RuntimeError(ILLEGAL)), variables=lambda: "still here")
+    pipe = Mock(recv=Mock(side_effect=[("call", ()), ("variables", ()), EOFError]))
+    monkeypatch.setattr(worker_module, "Answers", lambda name: answering)
+    monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
+    serve(pipe, "bert")
+    assert [sent.args[0][0] for sent in pipe.send.call_args_list] == ["failed", "ok"][: 1 if lost else 2]
+
+
+@pytest.mark.slow
+def test_measuring_on_a_gpu_needs_torch_and_transformers_alone(tmp_path):
+    program = (
+        "import sys\n"
+        "for name in ('zstandard', 'datasets', 'accelerate', 'mambapy', 'matplotlib', 'numba', 'pandas', 'jinja2'):\n"
+        "    sys.modules[name] = None\n"
+        "import mabert_lab.cli, mabert_lab.bench.models, mabert_lab.bench.lengths, mabert_lab.bench.operators\n"
+        "from mabert.cli.command import load_libraries; load_libraries()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
