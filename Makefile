@@ -6,13 +6,14 @@
 # make dist   source archive and wheel, built and checked
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
 # make clients  the table of docs/clients.md, from tests run with each client installed  (half an hour)
-# make gpu    on a machine with a GPU: its tests, then measurements; run again to go on  (an hour or more)
+# make gpu-kernels  what a GPU would compile, compiled beforehand without one            (20 minutes)
+# make gpu    on a machine with a GPU: tests and measurements, those that matter first; run again to go on  (2 x 10 minutes)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all check docs dist bench clients gpu format clean
+.PHONY: demo test test-slow test-all check docs dist bench clients gpu gpu-kernels format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -92,16 +93,54 @@ $(CLIENTS)/.installed: pyproject.toml constraints.txt tests/clients.txt tests/cl
 clients: $(CLIENTS)/.installed
 	$(CLIENTS)/bin/python -m tests.clients
 
+# Kernels of what `make gpu` runs, for an H100 or H200 that is not there, so that a run there compiles nothing: by the
+# version of Triton and for the Python of that machine, which take the folder along.
+KERNELS := build/triton
+TRITON ?= 3.6.0
+PYTHON_THERE ?= 3.12
+gpu-kernels: $(VENV)/.installed-dev
+	$(PIP) install -q --no-deps --upgrade --target build/triton-here triton==$(TRITON)
+	$(PIP) install -q --no-deps --upgrade --target build/triton-there --only-binary=:all: --python-version $(PYTHON_THERE) triton==$(TRITON)
+	TRITON_CACHE_DIR=$(KERNELS) PYTHONPATH=build/triton-here:src $(BIN)/python -m tests.gpu_kernels build/triton-there
+
 # From the sources, with the Python, torch, Triton and pytest that are there: a GPU's own may not be the tested ones.
-# Each step ends within ten minutes; the next call begins with the tests that failed and the rows that are missing.
+# Each phase has a limit of its own and prints its time; the next call goes on with tests that have not passed, and with
+# rows that are missing. A call ends within SECONDS, so that the first has time for phases 1 to 5.
 RESULTS ?= benchmarks/results
-STEPS ?= operators models compiled uneven
+SECONDS ?= 570
+ONE_TEXT ?= mabert bert modernbert
 GPU_TESTS := tests/ops/test_triton.py tests/model/test_gpu.py
-AT_MOST := PYTHONPATH=src timeout -s INT -k 20 580
+THOSE_THAT_MATTER := real_sizes or repeat or gradients_of_masked
 SPREAD := $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf "%s" "-n 8")
+ON_GPU := --device cuda --resume -o $(RESULTS)
+TESTS := -m pytest -p tests.once $(SPREAD) -o addopts= -o filterwarnings=default -o faulthandler_timeout=60 $(GPU_TESTS)
+MODELS := -m mabert bench models $(ON_GPU) --dtype bfloat16 --limit 20
+LENGTHS := 512 1024 2048 4096 8192 16384
+BATCHES := 128x512 64x1024 32x2048 16x4096 8x8192 4x16384
+STEPS := 32x512 16x1024 16x2048 8x4096
+define GPU_PHASES
+export PYTHONPATH=src TRITON_CACHE_DIR=$(KERNELS) PYTHONUNBUFFERED=1; mkdir -p build/gpu $(KERNELS); began=$$(date +%s); left=; \
+sources=$$(find src tests -name '*.py' | sort | xargs cat | cksum | cut -d ' ' -f 1); export TESTS_PASSED=build/gpu/passed-$$sources; \
+kernels() { find $(KERNELS) -name '*.cubin' | wc -l; }; \
+phase() { name=$$1; most=$$2; shift 2; now=$$(date +%s); had=$$(kernels); done=build/gpu/$$name-$$sources; \
+	test ! -e $$done || return 0; \
+	rest=$$(($(SECONDS) - now + began)); test $$rest -lt $$most && most=$$rest; test $$most -ge 20 || { left="$$left $$name"; return 0; }; \
+	if timeout -s INT -k 10 $$most $(PYTHON) "$$@"; then touch $$done; else left="$$left $$name"; fi; \
+	echo "phase $$name: $$(($$(date +%s) - now)) s"; \
+	test $$(kernels) -eq $$had || echo "phase $$name compiled $$(($$(kernels) - had)) kernels that $(KERNELS) lacked"; }
+endef
 gpu:
-	@left=; $(AT_MOST) $(PYTHON) -m pytest -m gpu --lf $(SPREAD) -o addopts= -o filterwarnings=default -o faulthandler_timeout=120 $(GPU_TESTS) || left=" tests"; \
-	for step in $(STEPS); do $(AT_MOST) $(PYTHON) -m mabert_lab.bench.gpu $$step -o $(RESULTS) || left="$$left $$step"; done; \
+	@$(GPU_PHASES); \
+	phase 1-tests 90 $(TESTS) -m gpu -k '$(THOSE_THAT_MATTER)'; \
+	phase 2-one-text 90 $(MODELS) --measure latency --models $(ONE_TEXT) --lengths $(LENGTHS) --budget 1; \
+	phase 3-batches 90 $(MODELS) --measure latency --models mabert bert --lengths $(BATCHES) --budget 2; \
+	phase 4-training 150 $(MODELS) --measure training --models mabert bert --lengths $(STEPS) --budget 4; \
+	phase 5-operators 120 -m mabert bench ops $(ON_GPU); \
+	phase 6-tests 150 $(TESTS) -m gpu; \
+	phase 6-compiled 150 $(MODELS) --measure training --models mabert:compiled bert:compiled --lengths $(STEPS) --budget 4; \
+	phase 6-uneven 90 -m mabert bench lengths $(ON_GPU) --dtype bfloat16 --budget 20; \
+	phase 6-families 180 $(MODELS) --profile best paper --lengths 512 4096 --budget 1; \
+	phase 6-other-tests 180 $(TESTS) -m 'gpu or triton'; \
 	test -z "$$left" || { echo "not done:$$left; run again to go on"; exit 1; }
 
 format: $(VENV)/.installed-dev
