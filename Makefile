@@ -8,12 +8,13 @@
 # make clients  the table of docs/clients.md, from tests run with each client installed  (half an hour)
 # make gpu-kernels  what a GPU would compile, compiled beforehand without one            (20 minutes)
 # make gpu    on a machine with a GPU: tests and measurements, those that matter first; run again to go on  (2 x 10 minutes)
+# make gpu-pretrain  MaBERT beside BERT, pretrained on what `make gpu-data` laid out        (half an hour of a GPU)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow test-all check docs dist bench clients gpu gpu-kernels format clean
+.PHONY: demo test test-slow test-all check docs dist bench clients gpu gpu-kernels gpu-data gpu-pretrain format clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -142,6 +143,28 @@ gpu:
 	phase 6-families 180 $(MODELS) --profile best paper --lengths 512 4096 --budget 1; \
 	phase 6-other-tests 180 $(TESTS) -m 'gpu or triton'; \
 	test -z "$$left" || { echo "not done:$$left; run again to go on"; exit 1; }
+
+# What `make gpu-pretrain` reads, to take along: the first BYTES of each file of TEXT (65 MB, some 15 M tokens, become 18 MiB),
+# VOCAB, and the tasks of the folder GLUE, with QQP's pairs in two.
+DATA_THERE := build/gpu-data
+BYTES ?= 65000000
+gpu-data:
+	mkdir -p $(DATA_THERE)/glue
+	for text in $(TEXT); do xz -dc $$text | head -c $(BYTES) | xz > $(DATA_THERE)/$$(basename $$text) || exit 1; done
+	cp $(VOCAB) $(DATA_THERE)/vocab.txt
+	for task in CoLA SST-2 MRPC STS-B; do mkdir -p $(DATA_THERE)/glue/$$task && cp $(GLUE)/$$task/train.tsv $(GLUE)/$$task/dev.tsv $(DATA_THERE)/glue/$$task/ || exit 1; done
+	mkdir -p $(DATA_THERE)/glue/MNLI $(DATA_THERE)/glue/QQP
+	cp $(GLUE)/MNLI/train_subset_12988.tsv $(GLUE)/MNLI/dev_matched.jsonl $(DATA_THERE)/glue/MNLI/
+	awk 'NR == 1 || NR % 8' $(GLUE)/QQP/quora_pairs.tsv > $(DATA_THERE)/glue/QQP/train.tsv
+	awk 'NR == 1 || NR % 8 == 0' $(GLUE)/QQP/quora_pairs.tsv > $(DATA_THERE)/glue/QQP/dev.tsv
+
+# MaBERT and BERT by recipes/small-gpu.yaml, then fine-tuned, in RUNNERS at a time; run again to go on, also elsewhere with
+# the folder STUDY.
+STUDY ?= build/gpu-study
+RUNNERS ?= 2
+STUDY_OF_BOTH = PYTHONPATH=src $(PYTHON) -m mabert study grid recipes/studies/small-gpu.yaml --scale recipes/scales/small-gpu.yaml --text $(DATA_THERE)/*.txt.xz --data $(DATA_THERE)/glue -o $(STUDY) tokenizers.mabert=$(DATA_THERE)/vocab.txt tokenizers.bert=$(DATA_THERE)/vocab.txt $(FIELDS)
+gpu-pretrain:
+	@for runner in $$(seq 2 $(RUNNERS)); do $(STUDY_OF_BOTH) > build/gpu-runner-$$runner.log 2>&1 & done; $(STUDY_OF_BOTH)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix src tests

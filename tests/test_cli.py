@@ -369,13 +369,35 @@ def test_a_model_is_lengthened(capsys, masked_lm, tmp_path):  # noqa: F811
 
 def test_how_models_are_to_be_measured_reaches_the_measurement(capsys, monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(models, "run", lambda plan, quick, output: asked.append((plan, quick, output)))
+    monkeypatch.setattr(models, "run", lambda *given: asked.append(given) or {"rows": []})
     options = ["--models", "bert", "--measure", "latency", "--lengths", "128", "--budget", "8", "--limit", "90"]
     assert run(capsys, "bench", "models", *options, "-o", tmp_path)[0] == 0
-    ((plan, quick, output),) = asked
-    assert (plan.models, plan.measures, plan.lengths) == (["bert"], ["latency"], [128])
+    ((plan, quick, output, resume),) = asked
+    assert (plan.models, plan.measures, plan.lengths, plan.device) == (["bert"], ["latency"], [128], "cpu")
     assert plan.protocol == replace(models.Plan().protocol, budget=8.0, limit=90.0)
-    assert (quick, output) == (False, tmp_path)
+    assert (quick, output, resume) == (False, tmp_path, False)
+
+
+def test_a_batch_is_rows_and_tokens_and_a_row_of_ours_that_failed_is_an_error(capsys, monkeypatch, tmp_path):
+    rows = [{"model": "mabert:compiled", "status": "failed"}, {"model": "bert", "status": "failed"}]
+    asked = []
+    monkeypatch.setattr(models, "run", lambda plan, *_: asked.append(plan.lengths) or {"rows": rows})
+    code, _, told = run(capsys, "bench", "models", "--lengths", "32x512", "64", "-o", tmp_path)
+    assert asked == [[(32, 512), 64]]
+    assert (code, told) == (2, "mabert: 1 rows of MaBERT failed; with --resume the same command tries them again\n")
+
+
+def test_a_gpu_that_is_not_there_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, told = run(capsys, "bench", "ops", "--device", "cuda")
+    assert (code, told) == (2, "mabert: device is cuda, and torch sees no GPU; leave it out to measure the CPU\n")
+
+
+@pytest.mark.parametrize("size", ["32x", "x512", "0x512", "32x0", "32x512x2", "3.5", "٣", "1x99999999"])
+def test_a_size_that_is_no_batch_is_refused(capsys, size):
+    with pytest.raises(SystemExit):
+        main(["bench", "models", "--lengths", size])
+    assert "must be tokens, 512, or rows and tokens, 32x512" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

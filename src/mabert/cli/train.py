@@ -50,7 +50,7 @@ def add_pretrain(commands: Any) -> None:
     """Pretraining."""
     added = command(commands, "pretrain", run_pretrain, "pretrain a model by masked language modelling, from a recipe")
     added.add_argument(
-        "recipe", help="YAML file, or demo, mini or paper; with --resume alone, the run's own recipe is used"
+        "recipe", help="YAML file, or demo, mini, small-gpu or paper; with --resume alone, the run's own recipe is used"
     )
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the recipe's")
     added.add_argument(

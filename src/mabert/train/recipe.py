@@ -311,7 +311,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
     If the overrides name a model to start from, it replaces the file's own model.
 
     Args:
-        path: A YAML file; or the name of a packaged recipe (`demo`, `mini`, `paper`).
+        path: A YAML file; or the name of a packaged recipe (`demo`, `mini`, `small-gpu`, `paper`).
         overrides: `section.field=value`, the value in YAML; `model.hidden_size=256`, `data.sources=[a.txt,b.txt]`.
 
     Raises:
