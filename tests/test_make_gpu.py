@@ -1,12 +1,15 @@
 """`make gpu` as far as it can be seen without a GPU: its phases, that a call goes on, and what it prints."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from mabert.ops.backends import interprets_triton
 from tests.model import test_gpu
 from tests.ops import test_triton
 
@@ -33,15 +36,10 @@ def make(tmp_path):
         )
         return done, [line for line in log.read_text().splitlines() if line.startswith("-m")]
 
-    return make_caller(call, tmp_path)
-
-
-def make_caller(call, folder):
-    call.folder = folder
     return call
 
 
-def test_a_call_goes_on_with_the_phases_that_are_not_done(make):
+def test_a_call_goes_on_with_the_phases_that_are_not_done(make, tmp_path):
     done, ran = make(failing="bench?ops")
     assert done.returncode != 0
     assert len(ran) == len(PHASES)
@@ -51,7 +49,7 @@ def test_a_call_goes_on_with_the_phases_that_are_not_done(make):
     assert done.returncode == 0
     assert [line.split()[2:5] for line in ran] == [["bench", "ops", "--device"]]
     assert make()[1] == []
-    (make.folder / "src/a.py").write_text("x = 2\n")
+    (tmp_path / "src/a.py").write_text("x = 2\n")
     assert len(make()[1]) == len(PHASES), "other sources are measured anew"
 
 
@@ -83,3 +81,29 @@ def test_what_passed_is_not_run_again(pytester, monkeypatch):
     again = pytester.runpytest("-p", "tests.once")
     again.assert_outcomes(deselected=2)
     assert again.ret == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(interprets_triton(), reason="interpreted kernels are not compiled")
+def test_kernels_for_a_gpu_that_is_not_there_are_compiled_and_kept_small(tmp_path):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    program = (
+        "import itertools, sys; from tests import gpu_kernels; every = gpu_kernels.calls\n"
+        "gpu_kernels.calls = lambda: itertools.islice(every(), 1, 2)\n"
+        "sys.exit(gpu_kernels.main())"
+    )
+    paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+
+    def run(cache):
+        variables = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": cache}
+        return subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
+
+    done = run("build/triton")
+    assert done.returncode == 0, done.stderr
+    assert "conv_forward, conv_backward" in done.stdout
+    assert {file.suffix for file in (tmp_path / "build/triton").glob("*/*")} == {".cubin", ".json"}
+    refused = run(str(tmp_path / "triton"))
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "it must be relative" in refused.stderr

@@ -139,8 +139,9 @@ def check_start(options: argparse.Namespace, converts: bool) -> None:
 
 def run_plan(plan: Any, root: Path) -> None:
     """Runs the cells and reports their outcome."""
+    from mabert_lab.study.cells import CellFiles
     from mabert_lab.study.progress import StudyProgress
-    from mabert_lab.study.results import results_file, write_results
+    from mabert_lab.study.results import results_file, speed_of, write_results
     from mabert_lab.study.runner import Runner
 
     runner = Runner(plan, root, StudyProgress(plan, root))
@@ -157,6 +158,12 @@ def run_plan(plan: Any, root: Path) -> None:
         ]
         for line in failed:
             complain(line)
+    for name, cell in plan.cells.items():
+        result = CellFiles(root, name).result()
+        if cell.kind == "pretraining" and result is not None:
+            speed = speed_of(cell, result)
+            share = f", {speed['share_of_peak']:.0%} of the GPU's peak" if speed["share_of_peak"] else ""
+            say(f"{cell.title}: {speed['tokens_per_second'] or 0:,.0f} tokens a second{share}")
     done = sum(status.state == "done" for status in states.values())
     say(f"{results_file(plan, root)}: {done} of {len(states)} cells; mabert report {root} -o report.html")
     if failed:

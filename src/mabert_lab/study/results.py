@@ -13,7 +13,7 @@ from mabert.files.writing import write_text
 from mabert.train.job import epochs_of
 from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
-from mabert_lab.study.cells import CellFiles
+from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.conversions import BLOCK
 from mabert_lab.study.grid import Arm
 from mabert_lab.study.plan import TOKENIZERS, Plan, Row
@@ -195,6 +195,24 @@ def unfinished(status: Status) -> dict[str, Any]:
     return {"status": shown, "reason": status.reason}
 
 
+PEAKS = {"H100": 989e12, "H200": 989e12}
+"""Operations a second of a GPU's dense bf16 products, by a word of its name."""
+
+
+def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:
+    """Returns a pretraining's tokens a second, evaluations and checkpoints included, and their share of the GPU's peak.
+
+    The share counts six operations a token for each parameter but the vocabulary's table, neither attention nor the
+    head; it is None on a device whose peak is not in `PEAKS`.
+    """
+    rate = result["outcome"]["tokens"] / result["seconds"] if result["seconds"] else None
+    model = cell.content["recipe"]["model"]
+    table = model["vocab_size"] * (model.get("embedding_size") or model["hidden_size"])
+    operations = 6 * (cell.parameters - table)
+    peak = next((peak for word, peak in PEAKS.items() if word in result["environment"]["device"]), None)
+    return {"tokens_per_second": rate, "share_of_peak": rate * operations / peak if rate and peak else None}
+
+
 def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
     """Returns the outcome of a pretraining."""
     files, status = CellFiles(root, name), states.get(name, Status())
@@ -212,6 +230,7 @@ def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> 
         "reason": None,
         **outcome,
         "seconds": result["seconds"],
+        **speed_of(plan.cells[name], result),
         "tokenizer": origin,
         "tokenizer_trained": (origin or "").startswith(TRAINED),
         "commit": result["environment"]["commit"],

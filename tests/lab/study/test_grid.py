@@ -3,7 +3,7 @@
 import pytest
 
 from mabert.train.fields import build
-from mabert.train.recipe import load_recipe
+from mabert.train.recipe import load_recipe, recipe_folders
 from mabert_lab import cli
 from mabert_lab.cli.study import GRIDS
 from mabert_lab.report import paper
@@ -75,6 +75,18 @@ def test_every_arm_of_every_study_makes_recipes_at_every_scale(name, size):
         assert packaged.pretraining(arm, 1.0).training.steps > 0
         for task in packaged.tasks.values():
             assert packaged.finetuning(arm, task).batch_size == 32
+
+
+def test_the_study_of_one_gpu_trains_both_models_by_one_recipe_and_as_many_tokens():
+    size, both = (
+        load(recipe_folders()[1] / kind / "small-gpu.yaml")
+        for kind, load in (("scales", load_scale), ("studies", load_study))
+    )
+    recipes = [size.pretraining(arm, 1.0) for arm in both.arms.values()]
+    assert [recipe.architecture for recipe in recipes] == ["mabert", "bert"]
+    assert recipes[0].training == recipes[1].training
+    assert recipes[0].stages == recipes[1].stages
+    assert (len(size.tasks), len(size.seeds)) == (6, 5)
 
 
 def test_arm_beats_task_beats_scale(tmp_path):
