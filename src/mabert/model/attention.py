@@ -11,6 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import rotate
+from mabert.model.kept import KeepsValues, kept
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import Packing, is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
@@ -169,7 +170,21 @@ def flash_is_on() -> bool:
     return torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
 
 
-class SelfAttention(nn.Module):
+def is_plain(layer: nn.Module) -> bool:
+    """Returns whether a layer is a linear one of torch's, without hooks, and with an ordinary weight: not one of an
+    adapter, a quantizer or a library that moves weights."""
+    if type(layer) is not nn.Linear or hasattr(layer.weight, "__tensor_flatten__") or is_tracing():
+        return False
+    return not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+
+
+def joined_rows(*weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Joins the weights of three layers, followed by their biases, None for layers without, to those of one layer."""
+    present = [weight for weight in weights if weight is not None]
+    return torch.cat(present[:3]), torch.cat(present[3:]) if present[3:] else None
+
+
+class SelfAttention(KeepsValues):
     """MHSA: BERT's projections with any of transformers' attention implementations, never causal."""
 
     def __init__(self, config: MaBertConfig, layer: int = 0) -> None:
@@ -212,9 +227,7 @@ class SelfAttention(nn.Module):
         """
         batch, time, width = hidden.shape
         heads = (batch, time, self.config.num_attention_heads, self.head_size)
-        query = self.query(hidden).view(heads).transpose(1, 2)
-        key = self.key(hidden).view(heads).transpose(1, 2)
-        value = self.value(hidden).view(heads).transpose(1, 2)
+        query, key, value = (projected.view(heads).transpose(1, 2) for projected in self._projected(hidden))
         if rotary is not None:
             angles = rotary[self.rotary_base]
             # Under autocast, rotating by the float32 table turns query and key into float32.
@@ -236,6 +249,15 @@ class SelfAttention(nn.Module):
             attention_mask = near(time, self.window, hidden.device, keys)
         mixed, weights = implementation(self, query, key, value, attention_mask, **options)
         return self.output(mixed.reshape(batch, time, width)), weights
+
+    def _projected(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Returns query, key and value, (batch, time, D) each; on a GPU, without gradients, by one product."""
+        projections = (self.query, self.key, self.value)
+        if hidden.device.type == "cpu" or torch.is_grad_enabled() or not all(map(is_plain, projections)):
+            return tuple(projection(hidden) for projection in projections)
+        weights, biases = ([getattr(each, name) for each in projections] for name in ("weight", "bias"))
+        joined = kept(self, joined_rows, *weights, *biases)
+        return nn.functional.linear(hidden, *joined).chunk(3, dim=-1)
 
     def _implementation(self, output_attentions: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
         name = self.config._attn_implementation

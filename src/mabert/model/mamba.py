@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from mabert.model.config import MaBertConfig
 from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
+from mabert.model.kept import KeepsValues, kept
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import is_tracing
 from mabert.ops import depthwise_conv1d, selective_scan
@@ -61,7 +62,7 @@ class LocalMixing(nn.Module):
         )
 
 
-class Recurrence(nn.Module):
+class Recurrence(KeepsValues):
     """The selective scan (Eq. 8) and its own parameters.
 
     The parameters stay float32 when the model is made in a shorter float or cast to one: the recurrence multiplies
@@ -96,7 +97,8 @@ class Recurrence(nn.Module):
                 "modules of class Recurrence a precision of their own (docs/many-machines.md)"
             )
         u, delta, B, C = steps
-        inputs, bias, inner = (u, delta, -self.A_log.exp(), B, C, self.D), self.delta_bias, mask.inner
+        A = kept(self, decay_rates, self.A_log)
+        inputs, bias, inner = (u, delta, A, B, C, self.D), self.delta_bias, mask.inner
         boundaries = mask.cu_seqlens
         gated = selective_scan(*inputs, z, delta_bias=bias, mask=inner, cu_seqlens=boundaries, reverse=reverse)
         attention = None
@@ -112,6 +114,11 @@ class Recurrence(nn.Module):
             if parameter.dtype in SHORT and value.dtype == torch.float32:
                 parameter.data = value.to(parameter.device)
         return self
+
+
+def decay_rates(A_log: Tensor) -> Tensor:
+    """Returns A = -exp(A_log), (channel, state)."""
+    return -A_log.exp()
 
 
 class SelectiveCore(nn.Module):
@@ -192,7 +199,8 @@ class MambaMixer(nn.Module):
         """
         u, z = self.in_proj(hidden).chunk(2, dim=-1)
         mixed = [core.get_submodule("local_mixing")(u, mask) for core in self.cores]
-        if not (z.requires_grad or is_tracing()):  # u is no longer needed, and the scan can use its memory
+        if z.device.type == "cpu" and not (z.requires_grad or is_tracing()):
+            # u is no longer needed, and the scan can use its memory. On a GPU a copy costs time, and memory is reused.
             z = z.contiguous()
             del u
         heads = self.num_attention_heads if output_attentions else None

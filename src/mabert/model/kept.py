@@ -1,0 +1,75 @@
+"""Functions of weights alone, kept between forwards on a GPU that need no gradient: each would start kernels anew."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from mabert.model.packing import is_tracing
+
+T = TypeVar("T")
+
+_kept: WeakKeyDictionary[nn.Module, tuple[Any, Any]] = WeakKeyDictionary()
+"""The values beside the modules, so that copies, pickles and state dicts of a module do not have them."""
+
+
+def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None) -> T:
+    """Returns a function of a module's weights, from the last forward if they are the same ones, unwritten since.
+
+    A write that torch counts (an optimizer's step, loading, `copy_`) and new memory (`.to`, an assigned `.data`) make
+    it anew. So do a forward with gradients and a call of `train` or `eval`, since a write through `.data` is not
+    counted. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors, which count no writes,
+    for modules that accelerate moves, and in a process group, where sharding writes uncounted.
+
+    Args:
+        module: The module of the weights, with one such function.
+        function: Takes the weights.
+        weights: Weights on one device; None for an absent one.
+    """
+    present = [weight for weight in weights if weight is not None]
+    if torch.is_grad_enabled() or not _may_keep(module, present):
+        if not is_tracing():
+            forget(module)
+        return function(*weights)
+    device = present[0].device
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    key = [stream, *map(_state, present)]
+    known, value = _kept.get(module, (None, None))
+    if known != key:
+        with torch.inference_mode(False), torch.no_grad():
+            value = function(*weights)
+        _kept[module] = key, value
+    return value
+
+
+def forget(module: nn.Module) -> None:
+    """Drops what is kept for a module."""
+    _kept.pop(module, None)
+
+
+def _may_keep(module: nn.Module, weights: list[Tensor]) -> bool:
+    uncounted = any(weight.device.type == "cpu" or weight.is_inference() for weight in weights)
+    sharded = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not (uncounted or sharded or hasattr(module, "_hf_hook") or is_tracing())
+
+
+def _state(weight: Tensor) -> tuple[Any, ...]:
+    """Returns what changes with a weight's values: its memory, by a reference that does not hold it, and its writes."""
+    layout = (weight.storage_offset(), weight.shape, weight.stride(), weight.dtype, weight.device)
+    return (StorageWeakRef(weight.untyped_storage()), weight._version, *layout)
+
+
+class KeepsValues(nn.Module):
+    """A module with a value of `kept`."""
+
+    def train(self, mode: bool = True) -> "KeepsValues":
+        forget(self)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeepsValues":
+        forget(self)  # frees its memory on the old device
+        super()._apply(fn, recurse)
+        return self
