@@ -13,7 +13,7 @@ from mabert import (
     MaBertForTokenClassification,
     MaBertModel,
 )
-from mabert.model import encoder
+from mabert.model import embeddings
 from mabert.model.masking import PaddingMask, tokens_of
 from mabert.model.packing import Packing
 from mabert.model.pooling import first_token, mean_of_tokens
@@ -129,7 +129,7 @@ def test_rows_of_no_tokens_are_pooled_to_zero(pool, told):
 
 def test_padding_without_a_mask_is_warned_of(monkeypatch):
     said = []
-    monkeypatch.setattr(encoder.logger, "warning_once", said.append)
+    monkeypatch.setattr(embeddings.logger, "warning_once", said.append)
     model = build(MaBertModel, config(), dtype=torch.float32)
     for given in ((TOKENS, MASK), (TOKENS[1:],)):
         model(*given)

@@ -2,10 +2,13 @@
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from mabert.model.config import MaBertConfig
 from mabert.model.norm import layer_norm
 from mabert.model.packing import is_tracing
+
+logger = logging.get_logger(__name__)
 
 
 class MaBertEmbeddings(nn.Module):
@@ -29,6 +32,9 @@ class MaBertEmbeddings(nn.Module):
         token_type_ids: Tensor | None,
         position_ids: Tensor,
         inputs_embeds: Tensor | None,
+        *,
+        own_positions: bool = False,
+        unmasked: bool = False,
     ) -> Tensor:
         """Embeds a batch.
 
@@ -37,6 +43,8 @@ class MaBertEmbeddings(nn.Module):
             token_type_ids: int64 (batch, time); default, segment 0 everywhere.
             position_ids: int64 (batch or 1, time).
             inputs_embeds: (batch, time, `embedding_size`), in place of the token embedding.
+            own_positions: Whether the encoder made the positions, which are then not checked.
+            unmasked: Whether the rows came without a mask: warns once where they begin or end with padding.
 
         Returns:
             (batch, time, D).
@@ -44,7 +52,8 @@ class MaBertEmbeddings(nn.Module):
         Raises:
             ValueError: If a token id, segment or position is outside its table.
         """
-        self.check(input_ids if inputs_embeds is None else None, token_type_ids, position_ids)
+        looked_up = input_ids if inputs_embeds is None else None
+        self.check(looked_up, token_type_ids, None if own_positions else position_ids, unmasked)
         hidden = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if token_type_ids is None:
             token_type_ids = position_ids.new_zeros(1, 1)
@@ -54,8 +63,15 @@ class MaBertEmbeddings(nn.Module):
         hidden = self.dropout(self.norm(hidden))
         return hidden if self.projection is None else self.projection(hidden)
 
-    def check(self, input_ids: Tensor | None, token_type_ids: Tensor | None, position_ids: Tensor) -> None:
-        """Refuses ids outside their embedding; on a GPU they would fail an assertion that ends the process.
+    def check(
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        unmasked: bool = False,
+    ) -> None:
+        """Refuses ids outside their embedding; on a GPU they would fail an assertion that ends the process. Warns of
+        padding in `unmasked` rows, see `forward`.
 
         Raises:
             ValueError: Naming the offending id and the table's size.
@@ -73,7 +89,18 @@ class MaBertEmbeddings(nn.Module):
         if is_tracing() or not looked_up:
             return
         # All in one tensor: a GPU is waited for once.
-        bounds = torch.stack([bound.long() for ids, *_ in looked_up.values() for bound in ids.aminmax()]).tolist()
+        read = [bound.long() for ids, *_ in looked_up.values() for bound in ids.aminmax()]
+        pad = self.config.pad_token_id
+        looks = unmasked and pad is not None and "input_ids" in looked_up
+        if looks and input_ids is not None and pad is not None:
+            first_and_last = input_ids[:, :: max(1, input_ids.shape[1] - 1)]
+            read.append(first_and_last.eq(pad).any().long())
+        *bounds, padded = torch.stack(read).tolist() if looks else [*torch.stack(read).tolist(), 0]
+        if padded:
+            logger.warning_once(
+                f"input_ids begin or end with pad_token_id ({pad}) and there is no attention_mask: padding is "
+                "read as text; give the mask that the tokenizer makes"
+            )
         for (name, (_, table, size_name)), low, high in zip(looked_up.items(), bounds[::2], bounds[1::2], strict=True):
             size = rows_of(table, getattr(self.config, size_name))
             if low < 0 or high >= size:

@@ -180,8 +180,7 @@ class MaBertModel(MaBertPreTrainedModel):
             raise ValueError("output_attentions is not there for packed rows: give the texts as a padded batch")
         for name in BOUNDARIES:
             kwargs.pop(name, None)
-        if input_ids is not None and attention_mask is None and packing is None:
-            warn_of_padding(input_ids, self.config.pad_token_id)
+        checks = {"own_positions": position_ids is None, "unmasked": attention_mask is None and packing is None}
         regime = self.config.padding_safe_masking
         mask = PaddingMask.from_attention_mask(attention_mask, given, regime, packing)
         if position_ids is None:
@@ -199,13 +198,14 @@ class MaBertModel(MaBertPreTrainedModel):
         if unpadding is not None:
             mask = PaddingMask(None, regime, unpadding.packing)
         warn_of_holes(mask)
-        outputs = self._through_layers(inputs, mask, unpadding, **{**kwargs, "return_dict": True})
+        outputs = self._through_layers(inputs, checks, mask, unpadding, **{**kwargs, "return_dict": True})
         return outputs if unpadding is None else unpadding.restore_all(outputs)
 
     @capture_outputs
     def _through_layers(
         self,
         inputs: tuple[Tensor | None, Tensor | None, Tensor, Tensor | None],
+        checks: dict[str, bool],
         mask: PaddingMask,
         unpadding: Unpadding | None,
         **kwargs: Any,
@@ -215,7 +215,7 @@ class MaBertModel(MaBertPreTrainedModel):
         The embeddings are computed in here because a tensor that the caller holds is not freed while the layers run.
         They are computed from the padded batch, so that hooks and wrappers see its shape.
         """
-        hidden, position_ids = self.embeddings(*inputs), inputs[2]
+        hidden, position_ids = self.embeddings(*inputs, **checks), inputs[2]
         if unpadding is not None:
             hidden, position_ids = unpadding.flatten(hidden), unpadding.flatten(position_ids)
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
@@ -294,18 +294,6 @@ class MaBertModel(MaBertPreTrainedModel):
                 f"the input is {time} tokens long, max_position_embeddings is {limit}: truncate it, "
                 f"or stretch the positions with model.resize_position_embeddings({time})"
             )
-
-
-def warn_of_padding(input_ids: Tensor, pad_token_id: int | None) -> None:
-    """Warns once that rows without a mask begin or end with padding, which is then read as text."""
-    if pad_token_id is None or is_tracing() or input_ids.numel() == 0:
-        return
-    first, last = input_ids[:, 0] == pad_token_id, input_ids[:, -1] == pad_token_id
-    if bool((first | last).any()):
-        logger.warning_once(
-            f"input_ids begin or end with pad_token_id ({pad_token_id}) and there is no attention_mask: padding is "
-            "read as text; give the mask that the tokenizer makes"
-        )
 
 
 def has_holes(valid: Tensor) -> bool:
