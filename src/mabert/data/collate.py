@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from mabert.data.mlm import MlmMasking
+from mabert.data.mlm import IGNORE, MlmMasking
 
 Examples = Sequence[Mapping[str, Any]]
 """Mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may have one value per
@@ -75,12 +75,14 @@ class FlatteningCollator:
     masking: MlmMasking | None = None
     seed: int = 0
 
-    def __call__(self, examples: Examples) -> dict[str, torch.Tensor | int]:
+    def __call__(self, examples: Examples) -> dict[str, Any]:
         """Makes one row.
 
         Returns:
             `input_ids` and `position_ids` `(1, total)` int64, the boundaries `cu_seq_lens_q` and `cu_seq_lens_k`
-            `(examples + 1,)` int32, `max_length_q` and `max_length_k`; `token_type_ids` and `labels` `(1, total)` where
+            `(examples + 1,)` int32, also as a tuple of numbers, `cu_seq_lens_host`, which no GPU is waited for,
+            `max_length_q` and `max_length_k`; with `masking` also `scored_positions`, int64, the places in the row that
+            have a label; `token_type_ids` and `labels` `(1, total)` where
             given, or `labels` `(examples,)` or `(examples, labels)`, int64 for classes and float32 for scores, and
             `start_positions` and `end_positions` `(examples,)` int64, counted from the start of the example.
 
@@ -99,15 +101,18 @@ class FlatteningCollator:
         columns = _columns(examples)
         lengths = torch.tensor([len(example["input_ids"]) for example in examples])
         bounds = pad(lengths.cumsum(0), (1, 0))
-        row: dict[str, torch.Tensor | int] = {
+        row: dict[str, Any] = {
             "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
             "cu_seq_lens_q": bounds.int(),
             "cu_seq_lens_k": bounds.int(),
+            "cu_seq_lens_host": tuple(bounds.tolist()),
             "max_length_q": int(lengths.max()),
             "max_length_k": int(lengths.max()),
         }
         for key, values in columns.items():
             row[key] = values if isinstance(values, torch.Tensor) else torch.cat(values).unsqueeze(0)
+        if self.masking is not None:
+            row["scored_positions"] = (row["labels"][0] != IGNORE).nonzero().squeeze(1)
         return row
 
     def _masked(self, examples: Examples, masking: MlmMasking) -> list[dict[str, Any]]:

@@ -8,9 +8,15 @@ import torch
 from torch import Tensor
 
 from mabert.model.packing import Packing, is_tracing
+from mabert.ops.sequences import offsets_of, remember
 
-BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
-"""The keyword arguments for sequences in a row in transformers' padding-free training, named as by its collator."""
+ON_HOST = "cu_seq_lens_host"
+"""The offsets as a tuple of numbers, which `FlatteningCollator` adds to what it made: where tensors lie on a GPU, it is
+read in their place, so that no forward waits for the GPU to check boundaries and positions."""
+
+BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", ON_HOST)
+"""The keyword arguments for sequences in a row in transformers' padding-free training, named as by its collator, and
+`ON_HOST`."""
 
 _LIKE_BOUNDARIES = (
     *("cuseq", "culen", "cumulativeseq", "seq", "lengths", "maxlen", "maxseq"),
@@ -49,15 +55,30 @@ def read_boundaries(
             )
         return None
     _check_company(named, input.shape[0], attention_mask)
-    first, offsets = _read_all(named, input.shape[1])
-    _check_positions(position_ids, first, offsets)
+    if ON_HOST in named and input.device.type != "cpu":
+        first, offsets = ON_HOST, _checked(ON_HOST, list(named[ON_HOST]), input.shape[1])
+    else:
+        first, offsets = _read_all(named, input.shape[1])
+        _check_positions(position_ids, first, offsets)
     lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
     longest = max(lengths, default=0)
     for bound in ("max_length_q", "max_length_k"):
         if bound in named and int(named[bound]) < longest:
             raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
+    told = named.get("cu_seq_lens_q")
+    if isinstance(told, Tensor) and input.device.type != "cpu" and _fits(told, input.device):
+        remember(told, offsets)
+        return Packing(told, lengths)
     with torch.inference_mode(False):  # as in `Packing.of_lengths`
-        return Packing(torch.tensor(offsets, dtype=torch.int32, device=input.device), lengths)
+        made = torch.tensor(offsets, dtype=torch.int32).to(input.device, non_blocking=True)
+    remember(made, offsets)
+    return Packing(made, lengths)
+
+
+def _fits(told: Tensor, device: torch.device) -> bool:
+    """Returns whether kernels can read a caller's offsets as they are."""
+    usable = told.dtype == torch.int32 and told.dim() == 1 and told.is_contiguous()
+    return usable and told.device == device and not told.is_inference()
 
 
 def _named(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +113,8 @@ def _read_all(named: Mapping[str, Any], total: int) -> tuple[str, list[int]]:
         for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
         if name in named
     }
+    if ON_HOST in named:
+        told[ON_HOST] = _checked(ON_HOST, list(named[ON_HOST]), total)
     (first, offsets), *others = told.items()
     for name, other in others:
         if other != offsets:
@@ -126,7 +149,11 @@ def _read_offsets(name: str, told: Any, total: int) -> list[int]:
         if number[1:].lt(number[:-1]).any():
             raise ValueError("seq_idx falls inside the row; sequences must be numbered in order")
         return [0, *changes.tolist(), total]
-    offsets = [int(offset) for offset in told.flatten().tolist()]
+    return _checked(name, offsets_of(told) if told.dim() == 1 else told.flatten().tolist(), total)
+
+
+def _checked(name: str, offsets: list[int], total: int) -> list[int]:
+    """Returns offsets that rise from 0 to the row's tokens, and refuses others."""
     if not offsets or offsets[0] != 0 or offsets[-1] != total:
         ends = f"{offsets[0]} to {offsets[-1]}" if offsets else "nothing"
         raise ValueError(f"{name} covers {ends}; it must run from 0 to the row's {total} tokens")

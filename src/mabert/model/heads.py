@@ -81,6 +81,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        scored_positions: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """Predicts tokens.
@@ -92,6 +93,8 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
             position_ids: Likewise.
             inputs_embeds: Likewise.
             labels: int64 (batch, time), the true token at scored positions, -100 elsewhere.
+            scored_positions: int64 (scored positions,), their places in the flattened labels, as `FlatteningCollator`
+                makes them; read only on a GPU, which would have to be waited for to find them.
             kwargs: See `MaBertModel.forward`.
 
         Returns:
@@ -104,8 +107,11 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         hidden = outputs.last_hidden_state
         if labels is not None and self.config.sparse_prediction:
             labels = labels.to(hidden.device)
-            scored = labels != IGNORED
-            hidden, labels = hidden[scored], labels[scored]
+            if scored_positions is None or hidden.device.type == "cpu":
+                scored = labels != IGNORED
+                hidden, labels = hidden[scored], labels[scored]
+            else:
+                hidden, labels = (x.flatten(0, 1).index_select(0, scored_positions) for x in (hidden, labels))
         logits = self.predictions(hidden)
         loss = None
         if labels is not None:

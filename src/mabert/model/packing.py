@@ -140,7 +140,7 @@ class Batches:
         with torch.inference_mode(False):
             sizes = torch.tensor(lengths, dtype=torch.int64)
             valid = [torch.arange(shape[1]) < sizes[group, None] for group, shape in zip(groups, shapes, strict=True)]
-            masks = tuple(None if bool(mask.all()) else mask.to(device) for mask in valid)
+            masks = tuple(None if bool(mask.all()) else mask.to(device, non_blocking=True) for mask in valid)
             even = all(mask is None for mask in masks)
             if even and sequences == sorted(sequences):
                 return cls(masks, shapes, None, None)
@@ -150,7 +150,8 @@ class Batches:
             starts[order] = rows.cumsum(0) - rows
             steps = torch.arange(int(sizes.sum())) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
             places = starts.repeat_interleave(sizes) + steps
-            return cls(masks, shapes, places.to(device), order.argsort().to(device))
+            places, back = (index.to(device, non_blocking=True) for index in (places, order.argsort()))
+            return cls(masks, shapes, places, back)
 
     def cut(self, packed: Tensor) -> list[Tensor]:
         """Splits (1, total, ...) into batches, (sequences, longest, ...), zero at padding."""
