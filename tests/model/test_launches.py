@@ -1,0 +1,142 @@
+"""How many kernels a forward starts on a GPU, and how often the host waits for it: counted on a stand-in."""
+
+import copy
+from collections import Counter
+
+import pytest
+import torch
+
+from mabert import MaBertConfig, MaBertForMaskedLM, MaBertModel
+from mabert.data.collate import FlatteningCollator
+from mabert.model import kept as keeping
+from mabert.model.kept import _kept, kept
+from mabert.model.mamba import decay_rates
+from tests.model.launches import GPU, move, stand_in
+
+FIELDS = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 100}
+UNSPLIT = 64
+"""Tokens of a row that no kernel splits in time."""
+
+OPERATOR = {"_to_copy", "to", "mul", "clone", "new_zeros"}
+"""What the scan's operator starts beside its kernel, which is counted with the operator."""
+
+
+def base(kind=MaBertModel, **fields):
+    torch.manual_seed(0)
+    config = MaBertConfig(**{**FIELDS, "layer_pattern": "MMTMMTMMTMMT", "max_position_embeddings": 128, **fields})
+    return kind(config).to(torch.bfloat16).eval()
+
+
+def counted(run, gpu):
+    """Runs twice, since the first run makes what is kept, and returns launches and waits of the second."""
+    run()
+    gpu.launches.clear()
+    gpu.waits.clear()
+    run()
+    by_block = {}
+    for block, what in gpu.launches:
+        by_block.setdefault(block, []).append(what)
+    return by_block
+
+
+def test_a_forward_starts_few_kernels_and_waits_once():
+    model = base()
+    ids = torch.randint(5, 90, (1, UNSPLIT))
+    with stand_in(model) as gpu:
+        given = ids.to(GPU)
+        move(model)
+        with torch.inference_mode():
+            blocks = counted(lambda: model(given), gpu)
+    total = sum(map(len, blocks.values()))
+    for layer, letter in enumerate(model.config.layer_pattern):
+        started = blocks[f"layers.{layer}"]
+        outside = [name for name in started if letter == "T" or name not in OPERATOR]
+        total -= len(started) - len(outside)
+        assert len(outside) <= {"M": 14, "T": 10}[letter], started
+    assert total <= 180, blocks
+    assert len(gpu.waits) <= 1, gpu.waits
+
+
+def packed():
+    lengths = [3, 9, 20]
+    examples = [{"input_ids": torch.arange(5, 5 + n), "labels": torch.arange(5, 5 + n)} for n in lengths]
+    row = FlatteningCollator()(examples)
+    row["labels"][0, ::2] = -100
+    return row | {"scored_positions": (row["labels"][0] != -100).nonzero().squeeze(1)}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_forward_of_a_packed_training_step_waits_at_most_once(dropout):
+    model = base(MaBertForMaskedLM, layer_pattern="MT", sparse_prediction=True, attention_probs_dropout_prob=dropout)
+    row = packed()
+    with stand_in(model) as gpu:
+        given = {name: x.to(GPU) if isinstance(x, torch.Tensor) else x for name, x in row.items()}
+        move(model).train()
+        gpu.waits.clear()
+        model(**given)
+    assert len(gpu.waits) <= 1, gpu.waits
+
+
+def test_places_of_labels_and_offsets_on_the_host_change_nothing():
+    model = base(MaBertForMaskedLM, layer_pattern="MT", sparse_prediction=True)
+    row = packed()
+    bare = {name: x for name, x in row.items() if name not in ("scored_positions", "cu_seq_lens_host")}
+    torch.testing.assert_close(model(**row).loss, model(**bare).loss, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ((0, 3, 31), "cu_seq_lens_host covers 0 to 31"),
+        ((0, 4, 12, 32), "do not tell the same"),
+        ((0, 9, 3, 32), "falls"),
+    ],
+)
+def test_wrong_offsets_on_the_host_are_errors(offsets, message):
+    with pytest.raises(ValueError, match=message):
+        base(MaBertForMaskedLM, layer_pattern="T")(**{**packed(), "cu_seq_lens_host": offsets})
+
+
+@torch.no_grad()
+def test_what_is_kept_is_made_anew_when_the_weight_changes(monkeypatch):
+    monkeypatch.setattr(keeping, "_may_keep", lambda *_: True)
+    made = Counter()
+
+    def function(weight):
+        made["calls"] += 1
+        return -weight.exp()
+
+    class Layer(keeping.KeepsValues):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4))
+
+        def forward(self):
+            return kept(self, function, self.weight)
+
+    for change in (
+        lambda layer: layer.weight.mul_(2),
+        lambda layer: setattr(layer.weight, "data", layer.weight * 2),
+        lambda layer: layer.double(),
+        lambda layer: (layer.weight.data.mul_(2), layer.train()),
+        lambda layer: layer.load_state_dict({"weight": torch.randn(4)}),
+        lambda layer: setattr(layer, "weight", torch.nn.Parameter(torch.randn(4))),
+    ):
+        layer = Layer()
+        layer()
+        before = made["calls"]
+        layer()
+        assert made["calls"] == before
+        change(layer)
+        torch.testing.assert_close(layer(), -layer.weight.exp(), rtol=0, atol=0)
+    assert list(layer.state_dict()) == ["weight"]
+    assert layer in _kept
+    assert copy.deepcopy(layer) not in _kept
+
+
+def test_nothing_is_kept_on_a_cpu():
+    model = base(layer_pattern="MT")
+    with torch.no_grad():
+        model(torch.randint(5, 90, (1, 8)))
+    assert not any(module in _kept for module in model.modules())
+    assert decay_rates(torch.zeros(1, 1)).item() == -1
