@@ -251,9 +251,10 @@ class SelfAttention(KeepsValues):
         return self.output(mixed.reshape(batch, time, width)), weights
 
     def _projected(self, hidden: Tensor) -> tuple[Tensor, ...]:
-        """Returns query, key and value, (batch, time, D) each; on a GPU, without gradients, by one product."""
+        """Returns query, key and value, (batch, time, D) each; in inference on a GPU, by one product."""
         projections = (self.query, self.key, self.value)
-        if hidden.device.type == "cpu" or torch.is_grad_enabled() or not all(map(is_plain, projections)):
+        kept_weights = hidden.device.type != "cpu" and torch.is_inference_mode_enabled()
+        if not (kept_weights and all(map(is_plain, projections))):
             return tuple(projection(hidden) for projection in projections)
         weights, biases = ([getattr(each, name) for each in projections] for name in ("weight", "bias"))
         joined = kept(self, joined_rows, *weights, *biases)

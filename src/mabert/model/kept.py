@@ -1,4 +1,4 @@
-"""Functions of weights alone, kept between forwards on a GPU that need no gradient: each would start kernels anew."""
+"""Functions of weights alone, kept between forwards of inference on a GPU: each would start kernels anew."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,9 +20,9 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
     """Returns a function of a module's weights, from the last forward if they are the same ones, unwritten since.
 
     A write that torch counts (an optimizer's step, loading, `copy_`) and new memory (`.to`, an assigned `.data`) make
-    it anew. So do a forward with gradients and a call of `train` or `eval`, since a write through `.data` is not
-    counted. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors, which count no writes,
-    for modules that accelerate moves, and in a process group, where sharding writes uncounted.
+    it anew. So do a forward outside `torch.inference_mode` and a call of `train` or `eval`, since a write through
+    `.data` is not counted. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors, which
+    count no writes, for modules that accelerate moves, and in a process group, where sharding writes uncounted.
 
     Args:
         module: The module of the weights, with one such function.
@@ -30,7 +30,7 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
         weights: Weights on one device; None for an absent one.
     """
     present = [weight for weight in weights if weight is not None]
-    if torch.is_grad_enabled() or not _may_keep(module, present):
+    if not torch.is_inference_mode_enabled() or not _may_keep(module, present):
         if not is_tracing():
             forget(module)
         return function(*weights)
