@@ -73,6 +73,7 @@ def test_the_tests_that_matter_are_there():
 def test_what_passed_is_not_run_again(pytester, monkeypatch):
     passed = pytester.path / "build/passed"
     monkeypatch.setenv("TESTS_PASSED", str(passed))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the tests in the test run in one process
     monkeypatch.setattr("tests.once.PASSED", passed)
     pytester.makepyfile("import os\ndef test_a(): pass\ndef test_b(): assert 'FIXED' in os.environ\n")
     pytester.runpytest("-p", "tests.once").assert_outcomes(passed=1, failed=1)
