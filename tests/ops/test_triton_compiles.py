@@ -66,7 +66,11 @@ KERNELS = {
         1,
     ),
     "conv_forward": (CONV | {"y": "bf16"}, CONV_FLAGS, 4),
-    "conv_backward": (CONV | {"grad": "bf16", "du": "bf16", "dweight": "fp32", "dbias": "fp32"}, CONV_FLAGS, 4),
+    "conv_backward": (
+        CONV | {"grad": "bf16", "du": "bf16", "dweight": "fp32", "dbias": "fp32"},
+        CONV_FLAGS | {"STEPS": 64, "GROUP": 4},
+        1,
+    ),
     "_chains": ({"target": "fp32"}, {"ROUNDS": 4096, "WIDTH": 1024}, 4),
 }
 OPTIONAL = {

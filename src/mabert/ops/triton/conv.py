@@ -10,6 +10,9 @@ from mabert.ops.triton.launch import as_bytes, blocks_of, launch, sequence_numbe
 STEPS, BLOCK = 32, 64
 WARPS = 4
 
+WALKED, GROUP = 64, 4
+"""Steps that a warp of the backward walks, and how many it reads at a time."""
+
 
 def conv_forward(
     u: Tensor,
@@ -68,7 +71,7 @@ def conv_backward(
     width = weight.shape[1]
     sequence = None if cu_seqlens is None else sequence_numbers(cu_seqlens, time)
     du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    tiles = -(-time // STEPS)
+    tiles = -(-time // WALKED)
     dweight = torch.empty((rows * tiles, width, channels), dtype=torch.float32, device=u.device)
     dbias = torch.empty((rows * tiles, channels), dtype=torch.float32, device=u.device)
     if u.numel():
@@ -92,9 +95,9 @@ def conv_backward(
             BEFORE=steps_before(width, mode, reverse),
             SILU=silu,
             REVERSE=reverse,
-            STEPS=STEPS,
+            STEPS=WALKED,
+            GROUP=GROUP,
             BLOCK=BLOCK,
-            warps=WARPS,
         )
     gradients = [du, dweight.sum(0).t().contiguous().to(weight.dtype)]
     if bias is not None:

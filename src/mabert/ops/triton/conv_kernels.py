@@ -1,9 +1,10 @@
-"""Kernels of the convolution: each program takes a tile of steps and channels, with the neighbours in its windows."""
+"""Kernels of the convolution. The forward takes a tile of steps and channels at once; the backward walks along time."""
 
 import triton
 import triton.language as tl
 
 from mabert.ops.triton.functions import sigmoid
+from mabert.ops.triton.walk import both
 
 
 @triton.jit
@@ -96,6 +97,20 @@ def conv_forward(
     tl.store(target, total.to(y.dtype.element_ty), mask=(t < T)[:, None] & (c < channels)[None, :])
 
 
+@triton.jit
+def _step(at, time, counts, t, c, inside):
+    """Reads a block of channels at time ``t``, float32; zeros if the step does not count."""
+    return tl.load(at + t * time + c, mask=both(inside, counts), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _of_sequence(values, number, other, sequence):
+    """Returns the values if two steps are of one sequence, otherwise zeros."""
+    if sequence is not None:
+        values = tl.where(number == other, values, 0.0)
+    return values
+
+
 @triton.jit(do_not_specialize=["T", "mask_row"])
 def conv_backward(
     grad,
@@ -120,57 +135,86 @@ def conv_backward(
     SILU: tl.constexpr,
     REVERSE: tl.constexpr,
     STEPS: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Computes the gradient of one tile of u, and the tile's share of the gradients of taps and bias.
+    """Computes the gradient of ``STEPS`` steps of u, and their share of the gradients of taps and bias.
 
-    Step t of u is in the windows of the steps from t - (WIDTH - 1 - BEFORE) to t + BEFORE. SiLU's derivative at each of
-    them needs the convolution, which is recomputed from the inputs in registers.
+    One warp walks along time, ``GROUP`` steps at a time. Registers hold the inputs of one window and the gradients of
+    the last windows at their convolutions; SiLU's derivative there is computed once. Step t of u is in the windows of
+    the steps from t - (WIDTH - 1 - BEFORE) to t + BEFORE, so the walk begins ``WIDTH - 1`` windows early.
     """
-    AFTER: tl.constexpr = WIDTH - 1 - BEFORE
-    row, tile, t, c = _place(T, channels, STEPS, BLOCK)
+    pid = tl.program_id(0)
+    blocks, tiles = tl.cdiv(channels, BLOCK), tl.cdiv(T, STEPS)
+    tile = (pid // blocks) % tiles
+    row = (pid // blocks // tiles).to(tl.int64)
+    begin = tile.to(tl.int64) * STEPS
+    end = tl.minimum(begin + STEPS, T)
+    c = pid % blocks * BLOCK + tl.arange(0, BLOCK)
     inside = c < channels
     grad += row * grad_row
     u += row * u_row
-    if mask is not None:
-        mask += row * mask_row
+    mask_at = None if mask is None else mask + row * mask_row
     taps = _taps(weight, c, channels, WIDTH, REVERSE)
-    shift = _of_channels(bias, c, channels, BLOCK)[None, :]
+    shift = _of_channels(bias, c, channels, BLOCK)
 
+    start = begin + BEFORE - (WIDTH - 1)
     inputs, numbers = (), ()
-    for k in tl.static_range(2 * WIDTH - 1):
-        s = t + (k - WIDTH + 1)
-        at = u + (s * u_time)[:, None] + c[None, :]
-        counts = _counts(mask, mask_time, s, T)
-        inputs += (tl.load(at, mask=counts[:, None] & inside[None, :], other=0.0).to(tl.float32),)
+    for k in tl.static_range(WIDTH - 1):
+        s = start - BEFORE + k
+        inputs += (_step(u, u_time, _counts(mask_at, mask_time, s, T), s, c, inside),)
         numbers += (_number(sequence, s, T),)
-
-    total = tl.zeros((STEPS, BLOCK), tl.float32)
-    of_tap = (tile + row * tl.cdiv(T, STEPS)) * WIDTH
-    for j in tl.static_range(WIDTH):
-        # The window of step s = t + BEFORE - j uses tap j at t; its inputs begin at s - BEFORE, that is at t - j.
-        s = t + (BEFORE - j)
-        number = numbers[WIDTH - 1 + BEFORE - j]
-        at = grad + (s * grad_time)[:, None] + c[None, :]
-        counts = _counts(mask, mask_time, s, T)
-        g = tl.load(at, mask=counts[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        if SILU:
-            x = tl.zeros((STEPS, BLOCK), tl.float32) + shift
-            for k in tl.static_range(WIDTH):
-                same = (numbers[WIDTH - 1 - j + k] == number)[:, None]
-                x += taps[k][None, :] * tl.where(same, inputs[WIDTH - 1 - j + k], 0.0)
-            slope = sigmoid(x)
-            slope *= 1 + x * (1 - slope)
-            g = tl.where(counts[:, None], g * slope, 0.0)
-        total += taps[j][None, :] * tl.where((numbers[WIDTH - 1] == number)[:, None], g, 0.0)
-        if j == BEFORE:
-            for k in tl.static_range(WIDTH):
-                same = ((numbers[AFTER + k] == number) & counts)[:, None]
-                of_tap_k = tl.sum(tl.where(same, inputs[AFTER + k] * g, 0.0), 0)
-                tap = WIDTH - 1 - k if REVERSE else k
-                tl.store(dweight + (of_tap + tap) * channels + c, of_tap_k, mask=inside)
-            if bias is not None:
-                tl.store(dbias + (tile + row * tl.cdiv(T, STEPS)) * channels + c, tl.sum(g, 0), mask=inside)
-    total = tl.where(_counts(mask, mask_time, t, T)[:, None], total, 0.0)
-    target = du + (row * T + t)[:, None] * channels + c[None, :]
-    tl.store(target, total.to(du.dtype.element_ty), mask=(t < T)[:, None] & inside[None, :])
+    of_taps = (tl.zeros((BLOCK,), tl.float32),) * WIDTH
+    gradients = (tl.zeros((BLOCK,), tl.float32),) * (WIDTH - 1)
+    of_bias = tl.zeros((BLOCK,), tl.float32)
+    # Windows before the walk have no gradient yet, whatever their number.
+    owners = numbers
+    for group in range(0, STEPS + WIDTH - 1, GROUP):
+        first = start + group
+        new, news, g_k, counting, results = (), (), (), (), ()
+        for k in tl.static_range(GROUP):
+            newest = first + k - BEFORE + WIDTH - 1
+            new += (_step(u, u_time, _counts(mask_at, mask_time, newest, T), newest, c, inside),)
+            news += (_number(sequence, newest, T),)
+            counting += (_counts(mask_at, mask_time, first + k, T),)
+            g_k += (_step(grad, grad_time, counting[k], first + k, c, inside),)
+        for k in tl.static_range(GROUP):
+            inputs += (new[k],)
+            numbers += (news[k],)
+            own = numbers[BEFORE]
+            g = g_k[k]
+            if SILU:
+                x = shift
+                for j in tl.static_range(WIDTH):
+                    x += taps[j] * _of_sequence(inputs[j], numbers[j], own, sequence)
+                slope = sigmoid(x)
+                slope *= 1 + x * (1 - slope)
+                g = tl.where(counting[k], g * slope, 0.0)
+            mine = (first + k >= begin) & (first + k < end)
+            counted = tl.where(mine, g, 0.0)
+            after = ()
+            for j in tl.static_range(WIDTH):
+                after += (of_taps[j] + counted * _of_sequence(inputs[j], numbers[j], own, sequence),)
+            of_taps = after
+            of_bias += counted
+            gradients += (g,)
+            owners += (own,)
+            total = tl.zeros((BLOCK,), tl.float32)
+            for j in tl.static_range(WIDTH):
+                total += taps[j] * _of_sequence(gradients[WIDTH - 1 - j], owners[WIDTH - 1 - j], numbers[0], sequence)
+            results += (total,)
+            inputs, numbers, gradients, owners = inputs[1:], numbers[1:], gradients[1:], owners[1:]
+        for k in tl.static_range(GROUP):
+            t = first + k - BEFORE
+            there = (t >= begin) & (t < end)
+            total = results[k]
+            if mask is not None:
+                total = tl.where(tl.load(mask_at + t * mask_time, mask=there, other=0) != 0, total, 0.0)
+            target = du + (row * T + t) * channels + c
+            tl.store(target, total.to(du.dtype.element_ty), mask=both(inside, there))
+    part = tile + row * tiles
+    for k in tl.static_range(WIDTH):
+        tap = WIDTH - 1 - k if REVERSE else k
+        tl.store(dweight + (part * WIDTH + tap) * channels + c, of_taps[k], mask=inside)
+    if bias is not None:
+        tl.store(dbias + part * channels + c, of_bias, mask=inside)
