@@ -11,7 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import rotate
-from mabert.model.kept import KeepsValues, kept
+from mabert.model.kept import KeepsValues, in_inference, kept
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import Packing, is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
@@ -173,7 +173,7 @@ def flash_is_on() -> bool:
 def is_plain(layer: nn.Module) -> bool:
     """Returns whether a layer is a linear one of torch's, without hooks, and with an ordinary weight: not one of an
     adapter, a quantizer or a library that moves weights."""
-    if type(layer) is not nn.Linear or hasattr(layer.weight, "__tensor_flatten__") or is_tracing():
+    if type(layer) is not nn.Linear or hasattr(layer.weight, "__tensor_flatten__"):
         return False
     return not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
 
@@ -253,8 +253,7 @@ class SelfAttention(KeepsValues):
     def _projected(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Returns query, key and value, (batch, time, D) each; in inference on a GPU, by one product."""
         projections = (self.query, self.key, self.value)
-        kept_weights = hidden.device.type != "cpu" and torch.is_inference_mode_enabled()
-        if not (kept_weights and all(map(is_plain, projections))):
+        if hidden.device.type == "cpu" or not in_inference() or not all(map(is_plain, projections)):
             return tuple(projection(hidden) for projection in projections)
         weights, biases = ([getattr(each, name) for each in projections] for name in ("weight", "bias"))
         joined = kept(self, joined_rows, *weights, *biases)

@@ -30,9 +30,10 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
         weights: Weights on one device; None for an absent one.
     """
     present = [weight for weight in weights if weight is not None]
-    if not torch.is_inference_mode_enabled() or not _may_keep(module, present):
-        if not is_tracing():
-            forget(module)
+    if is_tracing():
+        return function(*weights)
+    if not in_inference() or not _may_keep(module, present):
+        forget(module)
         return function(*weights)
     device = present[0].device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
@@ -45,6 +46,11 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
     return value
 
 
+def in_inference() -> bool:
+    """Returns whether the forward is one of `torch.inference_mode`, and not captured, which dynamo does not let ask."""
+    return not is_tracing() and torch.is_inference_mode_enabled()
+
+
 def forget(module: nn.Module) -> None:
     """Drops what is kept for a module."""
     _kept.pop(module, None)
@@ -53,7 +59,7 @@ def forget(module: nn.Module) -> None:
 def _may_keep(module: nn.Module, weights: list[Tensor]) -> bool:
     uncounted = any(weight.device.type == "cpu" or weight.is_inference() for weight in weights)
     sharded = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return not (uncounted or sharded or hasattr(module, "_hf_hook") or is_tracing())
+    return not (uncounted or sharded or hasattr(module, "_hf_hook"))
 
 
 def _state(weight: Tensor) -> tuple[Any, ...]:
