@@ -32,6 +32,13 @@ BY_MASK = {"index", "index_put", "index_put_"}
 """Operators that wait if they are given a mask, whose tokens are counted."""
 
 
+READING = {
+    *(Tensor.tolist, Tensor.item, Tensor.cpu, Tensor.numpy),
+    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
+}
+"""Methods that wait for a tensor's values. In inference mode torch does not take them apart into operators."""
+
+
 class Event(NamedTuple):
     """What happened, and in which block of the model."""
 
@@ -80,8 +87,9 @@ class Values(TorchFunctionMode):
             if func is Tensor.contiguous:
                 given = args[0]
                 return given if given.is_contiguous() else given.clone(memory_format=torch.contiguous_format)
-            if func is Tensor.tolist:
-                return args[0].cpu().tolist()
+            if func in READING:
+                self.mode.waits.append(Event(self.mode.block, func.__name__))
+                return func(args[0].held)
             if func in (Tensor.data_ptr, Tensor.untyped_storage):
                 return func(args[0].held)
         return func(*args, **kwargs)

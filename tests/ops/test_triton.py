@@ -134,6 +134,44 @@ def test_a_masked_split_passes_on_what_enters_it_under_an_infinite_a(splits, rev
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("states", [4, 8])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_b_and_c_agree_however_many_numbers_a_load_takes(states: int, shift: int, dtype: torch.dtype) -> None:
+    from mabert.ops.triton.launch import words_of
+
+    case = plain_scan(2, 21, 3, states).over_time(lambda tensor: tensor.to(dtype))
+    beside = torch.cat([torch.zeros(2, 21, 8 - shift, dtype=dtype), case.inputs["B"], case.inputs["C"]], dim=2)
+    B, C = beside[..., 8 - shift :].split(states, dim=2)
+    size = dtype.itemsize
+    words = size // 4 if shift else min(4, states * size // 4)  # two bytes beside a word's border, none can be read
+    assert GPU or [words_of(each)[0] for each in (B, C)] == [words, words]
+    assert_agrees(case.with_inputs(B=B, C=C), "triton", DEVICE)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("options", [{}, {"mode": "centered"}, {"reverse": True}, {"activation": None}], ids=str)
+def test_a_convolution_of_several_walks_agrees_with_the_reference(monkeypatch, options, masked: bool) -> None:
+    from mabert.ops.triton import conv
+
+    monkeypatch.setattr(conv, "WALKED", 8)
+    case = plain_convolution(2, 19, 3).with_options(**options)
+    if masked:
+        mask = torch.ones(2, 19, dtype=torch.bool)
+        mask[0, 6:10], mask[1, 15:] = False, False
+        case = case.with_options(mask=mask)
+    assert_agrees(case, "triton", DEVICE)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_packed_convolution_of_several_walks_keeps_sequences_apart(monkeypatch, reverse: bool) -> None:
+    from mabert.ops.triton import conv
+
+    monkeypatch.setattr(conv, "WALKED", 8)
+    cuts = torch.tensor([0, 5, 5, 8, 9, 19], dtype=torch.int32)
+    assert_agrees(plain_convolution(1, 19, 3).with_options(cu_seqlens=cuts, reverse=reverse), "triton", DEVICE)
+
+
 @pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("masked", [False, True])
 def test_every_number_of_the_results_is_written(poisoned, plain, masked: bool) -> None:

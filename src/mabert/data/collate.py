@@ -80,11 +80,11 @@ class FlatteningCollator:
 
         Returns:
             `input_ids` and `position_ids` `(1, total)` int64, the boundaries `cu_seq_lens_q` and `cu_seq_lens_k`
-            `(examples + 1,)` int32, also as a tuple of numbers, `cu_seq_lens_host`, which no GPU is waited for,
-            `max_length_q` and `max_length_k`; with `masking` also `scored_positions`, int64, the places in the row that
-            have a label; `token_type_ids` and `labels` `(1, total)` where
-            given, or `labels` `(examples,)` or `(examples, labels)`, int64 for classes and float32 for scores, and
-            `start_positions` and `end_positions` `(examples,)` int64, counted from the start of the example.
+            `(examples + 1,)` int32, and as a tuple of int `cu_seq_lens_host`; `max_length_q` and `max_length_k`;
+            `token_type_ids` and `labels` `(1, total)` where given, or `labels` `(examples,)` or `(examples, labels)`,
+            int64 for classes and float32 for scores, and `start_positions` and `end_positions` `(examples,)` int64,
+            counted from the start of the example; with `masking`, `scored_positions` `(labels,)` int64, the places in
+            the row that have a label.
 
         Raises:
             ValueError: there are no examples, or one is padded, has an unknown column or other columns than the rest,

@@ -91,12 +91,12 @@ class MaBertEmbeddings(nn.Module):
         # All in one tensor: a GPU is waited for once.
         read = [bound.long() for ids, *_ in looked_up.values() for bound in ids.aminmax()]
         pad = self.config.pad_token_id
-        looks = unmasked and pad is not None and "input_ids" in looked_up
-        if looks and input_ids is not None and pad is not None:
-            first_and_last = input_ids[:, :: max(1, input_ids.shape[1] - 1)]
+        ids = looked_up["input_ids"][0] if unmasked and pad is not None and "input_ids" in looked_up else None
+        if ids is not None:
+            first_and_last = ids[:, :: max(1, ids.shape[1] - 1)]
             read.append(first_and_last.eq(pad).any().long())
-        *bounds, padded = torch.stack(read).tolist() if looks else [*torch.stack(read).tolist(), 0]
-        if padded:
+        bounds = torch.stack(read).tolist()
+        if ids is not None and bounds.pop():
             logger.warning_once(
                 f"input_ids begin or end with pad_token_id ({pad}) and there is no attention_mask: padding is "
                 "read as text; give the mask that the tokenizer makes"

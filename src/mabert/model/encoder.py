@@ -159,7 +159,8 @@ class MaBertModel(MaBertPreTrainedModel):
             kwargs: `output_hidden_states`, `output_attentions`, `return_dict`. For sequences packed into one row (1,
                 total), without padding or mask, also their boundaries, as in transformers' padding-free training:
                 `cu_seq_lens_q` int32 (sequences + 1,), the equal `cu_seq_lens_k`, `max_length_q` and `max_length_k`, or
-                `seq_idx` int32 (1, total).
+                `seq_idx` int32 (1, total). `cu_seq_lens_host`, the same offsets as a tuple, spares a GPU the wait for
+                them, and is trusted there.
 
         Returns:
             `last_hidden_state` (batch, time, D). On request also `hidden_states`, of the embeddings and of each layer,

@@ -3,7 +3,6 @@
 All sums run in a fixed order, without atomic additions, so results repeat to the last bit.
 """
 
-import math
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from mabert.ops.layout import GPU_CHUNK, gpu_states_shape, readable
 from mabert.ops.triton import scan_kernels as kernels
+from mabert.ops.triton.functions import LOG2_E
 from mabert.ops.triton.launch import (
     as_bytes,
     blocks_of,
@@ -34,8 +34,6 @@ WARPS_A_PROCESSOR = 12
 
 BACKWARD_REGISTERS = 168
 """Most registers of a thread of the backward: by itself the compiler takes 255, for 8 warps a multiprocessor."""
-
-LOG2_E = math.log2(math.e)
 
 TILE = 32
 """Steps of a program that turns B and C."""
@@ -191,7 +189,7 @@ def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor]:
     dz = None if z is None else torch.empty(z.shape, dtype=z.dtype, device=z.device)
     splits, steps = scan.cut()
     padded = blocks_of(scan.time, GPU_CHUNK) * GPU_CHUNK
-    decays = torch.mul(A.t().float(), LOG2_E, out=new((scan.states, scan.channels)))
+    decays = torch.mul(A.t().float(), LOG2_E.value, out=new((scan.states, scan.channels)))
     turned_B, turned_C = (new((scan.rows, scan.states, padded)) for _ in range(2))
     parts_B, parts_C = (new((scan.blocks, *turned_B.shape)) for _ in range(2))
     dA = new((scan.rows, splits, scan.states, scan.channels))

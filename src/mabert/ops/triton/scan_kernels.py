@@ -210,7 +210,7 @@ def scan_forward(
     for k in tl.static_range(AHEAD):
         B_k += (read_words(B_at, SIGN * k * B_time, valid[k], N, BLOCK, B_WIDTH, True),)
         C_k += (read_words(C_at, SIGN * k * C_time, valid[k], N, BLOCK, C_WIDTH, True),)
-    if not MASKED:
+    if not MASKED:  # in whole groups each step counts, and the compiler may know
         valid = (tl.full((), 1, tl.int1),) * STEPS
     groups = count // STEPS
     for group in range(groups):
@@ -337,7 +337,7 @@ def scan_ends(
         z_k += (delta_k[k] if z is None else read(z_at, SIGN * k * z_time, valid[k], True),)
     for k in tl.static_range(AHEAD):
         matrix_k += (read_words(matrix_at, SIGN * k * matrix_time, valid[k], N, BLOCK, WIDTH, True),)
-    if not MASKED:
+    if not MASKED:  # in whole groups each step counts, and the compiler may know
         valid = (tl.full((), 1, tl.int1),) * STEPS
     groups = count // STEPS
     for group in range(groups):
@@ -452,6 +452,7 @@ def combine(
 def _turn(
     matrix, turned, mask, row, s, n, row_stride, time_stride, mask_row, mask_time, T, padded, N, REVERSE: tl.constexpr
 ):
+    """Copies one tile of B or C, see `turn`."""
     t = (T - 1 - s if REVERSE else s).to(tl.int64)
     counts = s < T
     if mask is not None:
