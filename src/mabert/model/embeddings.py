@@ -90,13 +90,13 @@ class MaBertEmbeddings(nn.Module):
             return
         # All in one tensor: a GPU is waited for once.
         read = [bound.long() for ids, *_ in looked_up.values() for bound in ids.aminmax()]
-        pad = self.config.pad_token_id
-        ids = looked_up["input_ids"][0] if unmasked and pad is not None and "input_ids" in looked_up else None
-        if ids is not None:
+        pad = self.config.pad_token_id if unmasked and "input_ids" in looked_up else None
+        if pad is not None:
+            ids = looked_up["input_ids"][0]
             first_and_last = ids[:, :: max(1, ids.shape[1] - 1)]
             read.append(first_and_last.eq(pad).any().long())
         bounds = torch.stack(read).tolist()
-        if ids is not None and bounds.pop():
+        if pad is not None and bounds.pop():
             logger.warning_once(
                 f"input_ids begin or end with pad_token_id ({pad}) and there is no attention_mask: padding is "
                 "read as text; give the mask that the tokenizer makes"
