@@ -109,9 +109,9 @@ gpu-kernels: $(VENV)/.installed-dev
 # rows that are missing. A call ends within SECONDS, so that the first has time for phases 1 to 5.
 RESULTS ?= benchmarks/results
 SECONDS ?= 570
-ONE_TEXT ?= mabert bert modernbert
+ONE_TEXT ?= mabert mabert:graphs bert bert:graphs modernbert modernbert:graphs
 GPU_TESTS := tests/ops/test_triton.py tests/model/test_gpu.py
-THOSE_THAT_MATTER := real_sizes or repeat or gradients_of_masked
+THOSE_THAT_MATTER := real_sizes or repeat or gradients_of_masked or graphs
 SPREAD := $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf "%s" "-n 8")
 ON_GPU := --device cuda --resume -o $(RESULTS)
 TESTS := -m pytest -p tests.once $(SPREAD) -o addopts= -o filterwarnings=default -o faulthandler_timeout=60 $(GPU_TESTS)

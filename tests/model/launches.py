@@ -84,6 +84,8 @@ class Values(TorchFunctionMode):
                 tensor.held[index] = value.held if isinstance(value, OnGpu) else value
                 self.mode.launches.append(Event(self.mode.block, "copy_"))
                 return None
+            if func is Tensor.copy_:
+                return self.mode.copied(*args, **kwargs)
             if func is Tensor.contiguous:
                 given = args[0]
                 return given if given.is_contiguous() else given.clone(memory_format=torch.contiguous_format)
@@ -160,6 +162,15 @@ class StandIn(TorchDispatchMode):
         """Takes the place of attention, which is one kernel for a GPU, whose output lies in memory as the CPU's."""
         self.launches.append(Event(self.block, func.__name__))
         return OnGpu(func(*(tensor.held for tensor in args), **kwargs))
+
+    def copied(self, tensor: OnGpu, source: Tensor, non_blocking: bool = False) -> Tensor:
+        """Takes the place of a copy in place, for which torch asks a storage in inference mode."""
+        tensor.held.copy_(source.held if isinstance(source, OnGpu) else source)
+        if isinstance(source, OnGpu):
+            self.launches.append(Event(self.block, "copy_"))
+        elif not non_blocking:
+            self.waits.append(Event(self.block, "copy_ to the GPU"))
+        return tensor
 
     def launched(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
         """Takes the place of `launch` in `mabert.ops.triton`."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mabert import MaBertForMaskedLM, MaBertModel
+from mabert.model.graphs import use_graphs
 from tests.model.helpers import VOCAB, build, config
 
 pytestmark = [
@@ -53,3 +54,34 @@ def test_training_without_padding_has_the_gradients_of_masked_training(dropout):
     assert gradients[0].isfinite().all()
     if not dropout:
         assert (gradients[0] - gradients[1]).norm() <= 0.05 * gradients[1].norm()
+
+
+@pytest.mark.parametrize("position", ["learned", "rotary"])
+def test_graphs_give_the_vectors_of_the_layers(position):
+    """To the last bit those of the same row without a graph, and to rounding those of the layers alone."""
+    settings = config(**SIZES, **FIELDS, position_embedding=position)
+    plain, by_graphs = (build(MaBertModel, settings, dtype=torch.bfloat16).cuda() for _ in range(2))
+    use_graphs(by_graphs)
+    ids, mask = batch()
+    with torch.inference_mode():
+        for rows in (slice(0, 4), slice(2, 3), slice(0, 4), slice(1, 4), slice(2, 3), slice(1, 4), slice(0, 4)):
+            expected = plain(ids[rows], mask[rows].long()).last_hidden_state
+            first = by_graphs(ids[rows], mask[rows].long()).last_hidden_state
+            again = by_graphs(ids[rows], mask[rows].long()).last_hidden_state
+            assert torch.equal(first, again)
+            assert (first - expected).float().norm() <= BOUNDS[torch.bfloat16] * expected.float().norm()
+    assert len(by_graphs.graphs.graphs) == 3
+
+
+def test_many_shapes_take_the_memory_of_the_largest():
+    model = build(MaBertModel, config(**SIZES, **FIELDS, position_embedding="rotary"), dtype=torch.bfloat16).cuda()
+    use_graphs(model)
+    taken = []
+    with torch.inference_mode():
+        for length in (4096, *range(64, 4096, 64)):
+            ids = torch.randint(1, VOCAB, (1, length), device="cuda")
+            for _ in range(2):
+                model(ids)
+            torch.cuda.synchronize()
+            taken.append(torch.cuda.memory_reserved())
+    assert taken[-1] <= 1.5 * taken[0]

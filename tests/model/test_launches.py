@@ -12,6 +12,7 @@ from mabert.data.mlm import MlmMasking
 from mabert.model import kept as keeping
 from mabert.model.kept import _kept, kept
 from mabert.model.mamba import decay_rates
+from mabert.train.objective import SCORED, at_places, mean_over_scored, with_places
 from tests.model.launches import GPU, move, stand_in
 from tests.train.helpers import tokenizer
 
@@ -52,6 +53,11 @@ def test_a_forward_starts_few_kernels_and_waits_once():
     assert len(gpu.waits) == 1, gpu.waits
 
 
+MASKED = [
+    {"input_ids": torch.arange(5, 5 + length), "labels": torch.tensor([7, -100] * (length // 2))} for length in (4, 30)
+]
+
+
 def packed():
     examples = [{"input_ids": torch.arange(5, 5 + length)} for length in (3, 9, 20)]
     return FlatteningCollator(MlmMasking(tokenizer(), probability=0.5))(examples)
@@ -66,6 +72,22 @@ def test_the_forward_of_a_packed_training_step_waits_at_most_once(dropout):
         move(model).train()
         gpu.waits.clear()
         model(**given)
+    assert len(gpu.waits) == 1, gpu.waits
+
+
+def test_the_loss_of_a_packed_pretraining_step_waits_for_nothing_more():
+    model = base(MaBertForMaskedLM, layer_pattern="MT")
+    row = with_places(FlatteningCollator(), [MASKED[0], MASKED[1]])
+    with stand_in(model) as gpu:
+        given = {name: x.to(GPU) if isinstance(x, torch.Tensor) else x for name, x in row.items()}
+        count = (given["labels"] != -100).sum()
+        move(model).train()
+        gpu.waits.clear()
+        places = given.pop(SCORED)
+        truth = given.pop("labels").flatten().index_select(0, places)
+        with at_places(model.predictions, places):
+            outputs = model(**given)
+        mean_over_scored(outputs, truth, count)
     assert len(gpu.waits) == 1, gpu.waits
 
 

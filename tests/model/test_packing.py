@@ -274,7 +274,7 @@ def test_the_variable_length_kernel_is_given_what_attention_within_texts_needs(m
         attended = [torch.nn.functional.scaled_dot_product_attention(*text) for text in texts]
         return torch.cat(attended, dim=1).transpose(0, 1)
 
-    monkeypatch.setattr(attentions, "has_variable_length", lambda _: True)
+    monkeypatch.setattr(attentions, "has_variable_length", lambda *_: True)
     attention = build(MaBertModel, config(hidden_size=16, attn_implementation="sdpa")).layers[1].attention
     heads = torch.randn(3, 1, 2, sum(LENGTHS), 8, dtype=torch.float64)
     how = {"packing": Packing.of_lengths(torch.tensor(LENGTHS)), "dropout": 0.0, "scaling": 8**-0.5}

@@ -246,13 +246,13 @@ def test_changed_offsets_are_read_again() -> None:
 
 
 def test_offsets_are_told_apart_from_others_in_the_same_memory() -> None:
-    from mabert.ops.triton.launch import sequence_numbers
+    from mabert.ops.triton.launch import numbered
 
     memory = torch.tensor([0, 2, 4, 6, 6, 6, 6], dtype=torch.int32, device=DEVICE)
     near, far = memory[:4], memory[::2]
     assert (near.data_ptr(), near.numel()) == (far.data_ptr(), far.numel())
-    assert sequence_numbers(near, 6).tolist() == [1, 1, 2, 2, 3, 3]
-    assert sequence_numbers(far, 6).tolist() == [1, 1, 1, 1, 2, 2]
+    assert numbered(near, 6).numbers.tolist() == [1, 1, 2, 2, 3, 3]
+    assert numbered(far, 6).numbers.tolist() == [1, 1, 1, 1, 2, 2]
 
 
 def test_threads_that_ask_for_more_offsets_than_are_kept_all_get_their_own(monkeypatch) -> None:
@@ -264,7 +264,7 @@ def test_threads_that_ask_for_more_offsets_than_are_kept_all_get_their_own(monke
 
     def ask(turn: int) -> bool:
         cut = turn % len(cuts)
-        return launch.sequence_numbers(cuts[cut], 6).tolist() == [1] * (cut + 1) + [2] * (5 - cut)
+        return launch.numbered(cuts[cut], 6).numbers.tolist() == [1] * (cut + 1) + [2] * (5 - cut)
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(ask, range(300)))
@@ -287,11 +287,27 @@ class Yielding(dict):
 def test_offsets_on_a_gpu_are_refused_while_a_graph_is_captured(monkeypatch) -> None:
     from mabert.ops.triton import launch
 
-    offsets = SimpleNamespace(is_cuda=True, device="cuda")
+    class OnGpu(SimpleNamespace):
+        is_cuda, device = True, "cuda"
+
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RuntimeError, match="cu_seqlens on a GPU cannot go into a CUDA graph"):
-        launch.sequence_numbers(offsets, 6)
+        launch.numbered(OnGpu(), 6)
+
+
+def test_trusted_offsets_are_not_looked_at_and_give_the_same(monkeypatch) -> None:
+    from mabert.ops.triton import launch
+
+    case = plain_scan(1, 9, 3, 2).with_options(cu_seqlens=torch.tensor([0, 4, 9], dtype=torch.int32)).on(DEVICE)
+    cuts = case.options["cu_seqlens"]
+    expected = case.run("triton")
+    monkeypatch.setattr(launch, "_numbered", {})
+    monkeypatch.setattr(launch, "spans", None)
+    with launch.trusting(cuts, 9):
+        assert torch.equal(case.run("triton"), expected)
+    with pytest.raises(TypeError):
+        case.run("triton")
 
 
 def test_offsets_on_another_stream_are_numbered_anew(monkeypatch) -> None:

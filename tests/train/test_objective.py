@@ -10,7 +10,7 @@ from mabert.train.objective import mean_over_scored
 
 def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient():
     logits = torch.randn(0, 7, requires_grad=True)
-    loss = mean_over_scored(SimpleNamespace(logits=logits), torch.full((2, 3), -100))
+    loss = mean_over_scored(SimpleNamespace(logits=logits), torch.empty(0, dtype=torch.int64))
     assert loss.item() == 0
     loss.backward()
     assert logits.grad.shape == (0, 7)
@@ -19,15 +19,15 @@ def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient():
 @pytest.mark.parametrize("count", [0, torch.tensor(0)])
 def test_a_whole_step_without_anything_scored_is_no_division_by_zero(count):
     logits = torch.randn(0, 7, requires_grad=True)
-    assert mean_over_scored(SimpleNamespace(logits=logits), torch.full((2, 3), -100), count).item() == 0
+    assert mean_over_scored(SimpleNamespace(logits=logits), torch.empty(0, dtype=torch.int64), count).item() == 0
 
 
 def test_parts_of_a_step_add_up_to_its_mean():
-    labels = torch.tensor([[1, -100, 2], [3, 0, -100]])
+    labels = torch.tensor([1, 2, 3, 0])
     logits = torch.randn(4, 7, dtype=torch.float64)
     whole = mean_over_scored(SimpleNamespace(logits=logits), labels)
     parts = [
-        mean_over_scored(SimpleNamespace(logits=part), row, num_items_in_batch=4)
-        for part, row in zip(logits.split(2), labels, strict=True)
+        mean_over_scored(SimpleNamespace(logits=part), row, num_items_in_batch=count)
+        for part, row, count in zip(logits.split(2), labels.split(2), (4, torch.tensor(4)), strict=True)
     ]
     assert sum(parts).item() == pytest.approx(whole.item())

@@ -90,6 +90,11 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument("--device", help="cpu, cuda or cuda:N [the GPU if there is one]")
     added.add_argument(
+        "--no-graphs",
+        action="store_true",
+        help="run bf16 on a GPU without CUDA graphs, which start all layers at once and take some hundred MB",
+    )
+    added.add_argument(
         "--deterministic",
         action="store_true",
         help="process each text alone, so that its result has the same bits whatever else is in the file",
@@ -112,7 +117,8 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     load_libraries()
     from mabert.infer.model import load
 
-    return load(options.model, precision=options.precision, device=options.device), rows
+    how = {"precision": options.precision, "device": options.device, "graphs": not options.no_graphs}
+    return load(options.model, **how), rows
 
 
 def rows_for(options: argparse.Namespace, saved: str) -> Iterable[Row]:

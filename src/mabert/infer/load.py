@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from tokenizers import Encoding
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.family import Family
@@ -19,6 +20,9 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.machine.environment import fast_dtype
 from mabert.machine.memory import is_out_of_memory
 from mabert.machine.precision import PRECISIONS, resolve_precision, warn_of_emulation
+from mabert.model import MaBertModel
+from mabert.model.attention import is_plain
+from mabert.model.graphs import use_graphs
 from mabert.model.prepack import can_prepack, prepack
 from mabert.ops import int8
 
@@ -78,10 +82,23 @@ class Loaded(Generic[Model]):
         with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
             yield
 
-    def prepacked(self) -> "Loaded[Model]":
-        """Prepacks the model if possible (`mabert.prepack`); it must not be used elsewhere any more. Returns self."""
+    def prepacked(self, graphs: bool = True) -> "Loaded[Model]":
+        """Makes the model ready for inference alone: it must not be used elsewhere any more. Returns self.
+
+        On a CPU it is prepacked if possible (`mabert.prepack`). On a GPU, in bf16, each product's weights are cast once
+        in place of at each forward, and an encoder's layers run by CUDA graphs (`mabert.model.graphs`).
+
+        Args:
+            graphs: Whether to use CUDA graphs.
+        """
         if self.int8:
             prepack(self.model, "int8")
+            return self
+        if self.model.device.type == "cuda":
+            if self.bf16:
+                cast_products(self.model)
+            if graphs and isinstance(self.model.base_model, MaBertModel):
+                use_graphs(self.model.base_model)
             return self
         dtype = torch.bfloat16 if self.bf16 else self.model.dtype
         if can_prepack(self.model.device, dtype):
@@ -124,6 +141,15 @@ class Loaded(Generic[Model]):
         return encodings(
             self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate, name=name, before=before
         )
+
+
+def cast_products(model: nn.Module) -> None:
+    """Casts the weights of linear layers to bf16, as autocast would at each forward. A table of embeddings that is one
+    of them too stays as it is: autocast does not cast it where it is looked up."""
+    tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    for part in model.modules():
+        if is_plain(part) and id(part.weight) not in tables:
+            part.to(torch.bfloat16)
 
 
 def load_for_use(

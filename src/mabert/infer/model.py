@@ -29,7 +29,13 @@ from mabert.model.pooling import Pooler, pooler_in
 POOLINGS = ("mean", "cls", "map")
 
 
-def load(path: str | Path, *, precision: str | None = None, device: str | torch.device | None = None) -> "TextModel":
+def load(
+    path: str | Path,
+    *,
+    precision: str | None = None,
+    device: str | torch.device | None = None,
+    graphs: bool = True,
+) -> "TextModel":
     """Opens a model of any family for texts: vectors, labels, filled masks.
 
     Args:
@@ -39,12 +45,13 @@ def load(path: str | Path, *, precision: str | None = None, device: str | torch.
             fp32; `int8`, products of 8-bit integers on a CPU: faster, and slightly off (docs/performance.md). Default,
             the precision that the model was saved in; fine-tuning evaluates in `auto` by default.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
+        graphs: Whether a MaBERT in bf16 on a GPU runs by CUDA graphs, which take some hundred MB.
 
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If its family is unknown, or there is no such precision or device.
     """
-    return TextModel(path, precision=precision, device=device)
+    return TextModel(path, precision=precision, device=device, graphs=graphs)
 
 
 class TextModel:
@@ -59,11 +66,16 @@ class TextModel:
     """
 
     def __init__(
-        self, path: str | Path, *, precision: str | None = None, device: str | torch.device | None = None
+        self,
+        path: str | Path,
+        *,
+        precision: str | None = None,
+        device: str | torch.device | None = None,
+        graphs: bool = True,
     ) -> None:
         self.path = place_of(path)
         self.config = load_config(self.path)
-        self._precision, self._device = precision, device_named(device)
+        self._precision, self._device, self._graphs = precision, device_named(device), graphs
         check_precision(precision, self._device)
         self._loaded: dict[Use, Loaded[Any]] = {}
 
@@ -254,7 +266,7 @@ class TextModel:
             with LOADING:
                 if use not in self._loaded:  # another thread may have read it meanwhile
                     loaded = load_for_use(use, self.path, precision=self._precision, device=self._device)
-                    self._loaded[use] = loaded.prepacked()
+                    self._loaded[use] = loaded.prepacked(self._graphs)
         return self._loaded[use]
 
     def _encoder(self) -> Loaded[Any]:

@@ -104,13 +104,14 @@ def attend_packed(
     if not query.shape[2]:
         return value.transpose(1, 2)
     name = module.config._attn_implementation
-    if name == "sdpa" and has_variable_length(query) and not options["dropout"] and window is None:
+    fits = has_variable_length(query.device, query.dtype, query.shape[-1])
+    if name == "sdpa" and fits and not options["dropout"] and window is None:
         from torch.nn.attention.varlen import varlen_attn
 
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
-        cuts, longest = packing.cu_seqlens, max(packing.lengths, default=0)
+        cuts = packing.cu_seqlens
         # The scale is the default one; passing it would exclude the torch versions that lack the argument.
-        mixed = varlen_attn(q, k, v, cuts, cuts, longest, longest)
+        mixed = varlen_attn(q, k, v, cuts, cuts, packing.longest, packing.longest)
         assert isinstance(mixed, Tensor)
         return mixed.unsqueeze(0)
     if name == "sdpa":
@@ -148,15 +149,16 @@ def near(time: int, window: int, device: torch.device, keys: Tensor | None = Non
     return band if keys is None else band & (keys | torch.eye(time, dtype=torch.bool, device=device))
 
 
-def has_variable_length(query: Tensor) -> bool:
+def has_variable_length(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
     """Returns whether torch's variable-length attention, a flash kernel, takes such queries.
 
     It needs half precision, a GPU from Ampere on, a head size that is a multiple of 8 and at most 256, and flash
     kernels that are not turned off.
     """
-    size = query.shape[-1]
-    half = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256
-    return half and has_varlen() and flash_is_on() and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    half = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    if not half or head_size % 8 or head_size > 256:
+        return False
+    return has_varlen() and flash_is_on() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @functools.cache

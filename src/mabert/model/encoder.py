@@ -21,6 +21,7 @@ from mabert.model.boundaries import BOUNDARIES, read_boundaries
 from mabert.model.config import MaBertConfig
 from mabert.model.delta import whole
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
+from mabert.model.graphs import Graphs, serves
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.norm import layer_norm
@@ -116,9 +117,11 @@ class MaBertModel(MaBertPreTrainedModel):
 
     Attributes:
         prepacked: Whether `prepack` has changed the layers.
+        graphs: The CUDA graphs that inference runs by, see `mabert.model.graphs.use_graphs`.
     """
 
     prepacked = False
+    graphs: Graphs | None = None
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config)
@@ -216,14 +219,32 @@ class MaBertModel(MaBertPreTrainedModel):
         The embeddings are computed in here because a tensor that the caller holds is not freed while the layers run.
         They are computed from the padded batch, so that hooks and wrappers see its shape.
         """
-        hidden, position_ids = self.embeddings(*inputs, **checks), inputs[2]
-        if unpadding is not None:
-            hidden, position_ids = unpadding.flatten(hidden), unpadding.flatten(position_ids)
+        position_ids = inputs[2] if unpadding is None else unpadding.flatten(inputs[2])
+        spare = int(unpadding is not None and unpadding.spare > 0)
+        run = self._layers if self.graphs is None else self._by_graph
+        last = run(self._embedded(inputs, checks, unpadding), position_ids, mask, spare, kwargs)
+        return BaseModelOutput(last_hidden_state=last)
+
+    def _embedded(self, inputs: Any, checks: dict[str, bool], unpadding: Unpadding | None) -> Tensor:
+        """Computes the embeddings, and packs them if the batch runs without its padding."""
+        hidden = self.embeddings(*inputs, **checks)
+        return hidden if unpadding is None else unpadding.flatten(hidden)
+
+    def _layers(
+        self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, spare: int, options: dict[str, Any]
+    ) -> Tensor:
+        """Runs the stack and the last LayerNorm.
+
+        Args:
+            hidden: (batch, time, D).
+            position_ids: int64 (batch or 1, time).
+            mask: The batch's padding, or the sequences of a packed row.
+            spare: How many of these sequences are no text.
+            options: Arguments of the layers.
+        """
+        sequences = (hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)) - spare
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
-        sequences = hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)
-        if unpadding is not None and unpadding.spare:
-            sequences -= 1
-        asked = {"training": self.training, "output_attentions": kwargs["output_attentions"]}
+        asked = {"training": self.training, "output_attentions": options["output_attentions"]}
         attention["fused"] = can_fuse(self.config, hidden, sequences, **asked)
         # Without padding, pass no mask: some versions of transformers would build a matrix in a captured graph.
         keys = None if attention["fused"] else mask.keys
@@ -232,8 +253,26 @@ class MaBertModel(MaBertPreTrainedModel):
         elif keys is not None:
             attention["attention_mask"] = create_bidirectional_mask(self.config, hidden, keys)
         for layer in self.layers:
-            hidden = layer(hidden, mask, **attention, **kwargs)
-        return BaseModelOutput(last_hidden_state=mask.after_stack(self.norm(hidden)))
+            hidden = layer(hidden, mask, **attention, **options)
+        return mask.after_stack(self.norm(hidden))
+
+    def _by_graph(
+        self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, spare: int, options: dict[str, Any]
+    ) -> Tensor:
+        """Does the same by a CUDA graph where there is one that serves."""
+        assert self.graphs is not None
+        lengths = hidden.shape[1:2] * hidden.shape[0] if mask.packing is None else mask.packing.lengths
+        last = None
+        if mask.valid is None and serves(self, hidden, options):
+            row = position_ids.expand(hidden.shape[:2]).reshape(1, -1)
+            last = self.graphs(hidden.reshape(1, -1, hidden.shape[2]), row, tuple(lengths))
+        if last is None:
+            return self._layers(hidden, position_ids, mask, spare, options)
+        return last.view(*hidden.shape[:2], -1)
+
+    def _row(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask) -> Tensor:
+        """Runs the layers on the row of a CUDA graph."""
+        return self._layers(hidden, position_ids, mask, 0, {"output_attentions": False})
 
     def _check_shapes(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, position_ids: Tensor | None
@@ -285,7 +324,7 @@ class MaBertModel(MaBertPreTrainedModel):
         if self.config.position_embedding != "learned" or time <= limit:
             return
         if mask.packing is not None:
-            time = max(mask.packing.lengths, default=0)
+            time = mask.packing.longest
         elif mask.valid is not None:
             if is_tracing():
                 return

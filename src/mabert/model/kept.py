@@ -1,6 +1,8 @@
 """Functions of weights alone, kept between forwards of inference on a GPU: each would start kernels anew."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,6 +17,9 @@ T = TypeVar("T")
 _kept: WeakKeyDictionary[nn.Module, tuple[Any, Any]] = WeakKeyDictionary()
 """The values beside the modules, so that copies, pickles and state dicts of a module do not have them."""
 
+_held: ContextVar[list[Any] | None] = ContextVar("mabert_held", default=None)
+"""What the CUDA graph holds that is being captured."""
+
 
 def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None) -> T:
     """Returns a function of a module's weights, from the last forward if they are the same ones, unwritten since.
@@ -22,7 +27,8 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
     A write that torch counts (an optimizer's step, loading, `copy_`) and new memory (`.to`, an assigned `.data`) make
     it anew. So do a forward outside `torch.inference_mode` and a call of `train` or `eval`, since a write through
     `.data` is not counted. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors, which
-    count no writes, for modules that accelerate moves, and in a process group, where sharding writes uncounted.
+    count no writes, for modules that accelerate moves, and in a process group, where sharding writes uncounted. A CUDA
+    graph takes what is kept inside of `holding`, and else computes it.
 
     Args:
         module: The module of the weights, with one such function.
@@ -30,7 +36,8 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
         weights: Weights on one device; None for an absent one.
     """
     present = [weight for weight in weights if weight is not None]
-    if is_tracing():
+    held = _held.get()
+    if is_tracing() and held is None:
         return function(*weights)
     if not in_inference() or not _may_keep(module, present):
         forget(module)
@@ -39,6 +46,10 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
     key = [stream, *map(_state, present)]
     known, value = _kept.get(module, (None, None))
+    if held is not None and known == key:
+        held.append(value)
+    if held is not None and known != key:
+        return function(*weights)
     if known != key:
         with torch.inference_mode(False), torch.no_grad():
             value = function(*weights)
@@ -46,9 +57,20 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
     return value
 
 
+@contextlib.contextmanager
+def holding() -> Iterator[list[Any]]:
+    """Lets a CUDA graph that is captured inside read what is kept; yields a list that the graph must hold on to."""
+    held: list[Any] = []
+    token = _held.set(held)
+    try:
+        yield held
+    finally:
+        _held.reset(token)
+
+
 def in_inference() -> bool:
     """Returns whether the forward is one of `torch.inference_mode`, and not captured, which dynamo does not let ask."""
-    return not is_tracing() and torch.is_inference_mode_enabled()
+    return (_held.get() is not None or not is_tracing()) and torch.is_inference_mode_enabled()
 
 
 def forget(module: nn.Module) -> None:

@@ -45,11 +45,16 @@ class Packing:
     Attributes:
         cu_seqlens: int32 (sequences + 1,), rising from 0 to the row's length.
         lengths: Tokens of each sequence.
+        longest: Tokens of the longest sequence, a number that a captured graph need not fix, unlike a tuple's.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
+    longest: int = field(init=False)
     _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "longest", max(self.lengths, default=0))
 
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> "Packing":
@@ -75,7 +80,7 @@ class Packing:
     def rows(self) -> "Unpadding":
         """The padded batch with one sequence per row, padded on the right."""
         lengths = self.cu_seqlens.diff()
-        steps = torch.arange(max(self.lengths, default=0), device=lengths.device)
+        steps = torch.arange(self.longest, device=lengths.device)
         return Unpadding.of(steps < lengths.unsqueeze(1))
 
     def batches(self, spare: int | None = None) -> "Batches":

@@ -126,7 +126,7 @@ class FinetuneTrainer(MaBertTrainer):
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         return super().compute_loss(model, inputs, *arguments, **options) * self.own_part
 
-    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
+    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float | Tensor:
         return super().share_of_step(inputs, num_items_in_batch) * (self.own_part or 1.0)
 
     def measure(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The masked-language-modelling objective for every model family."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,18 +12,35 @@ from transformers import PreTrainedModel
 from mabert.baselines.family import Family
 from mabert.model.heads import IGNORED
 
+SCORED = "scored_positions"
+"""The places of a batch's labels in the flattened batch, int64 (scored positions,)."""
+
+
+def with_places(collate: Callable[[Any], dict[str, Any]], examples: Any) -> dict[str, Any]:
+    """Adds `SCORED` to a collator's batch, while it lies on the host: to find them later, a GPU would be waited for."""
+    batch = collate(examples)
+    return {**batch, SCORED: places_of(batch["labels"])}
+
+
+def places_of(labels: Tensor) -> Tensor:
+    """Returns the places of labels, (batch, time), -100 where a position is not scored, in the flattened batch."""
+    return (labels.flatten() != IGNORED).nonzero().squeeze(1)
+
 
 @contextlib.contextmanager
-def at_scored_positions(head: nn.Module, labels: Tensor) -> Iterator[None]:
+def at_places(head: nn.Module, places: Tensor) -> Iterator[None]:
     """Runs a head on scored positions only: logits at all others would be most of a step's work and memory.
 
     Args:
         head: A module that takes token vectors (batch, time, D).
-        labels: int64 (batch, time), -100 where a position is not scored. Inside the context the head gets (scored
-            positions, D), in row order.
+        places: See `SCORED`. Inside the context the head gets (scored positions, D), in row order.
     """
-    scored = labels != IGNORED
-    hook = head.register_forward_pre_hook(lambda _, given: (given[0][scored], *given[1:]))
+
+    def scored(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        hidden, *rest = given
+        return hidden.flatten(0, 1).index_select(0, places), *rest
+
+    hook = head.register_forward_pre_hook(scored)
     try:
         yield
     finally:
@@ -34,16 +51,16 @@ def mean_over_scored(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | 
     """Returns the mean cross-entropy over scored positions.
 
     Args:
-        outputs: Model output with `logits` (scored positions, vocabulary), see `at_scored_positions`.
-        labels: int64 (batch, time), -100 where a position is not scored.
+        outputs: Model output with `logits` (scored positions, vocabulary), see `at_places`.
+        labels: int64 (scored positions,), their true tokens.
         num_items_in_batch: Scored positions of the whole step; default, those of `labels`.
 
     Returns:
         A scalar; 0 if nothing is scored.
     """
-    truth = labels[labels != IGNORED]
-    total = nn.functional.cross_entropy(outputs.logits.float(), truth, reduction="sum")
-    return total / max(1, len(truth) if num_items_in_batch is None else num_items_in_batch)
+    total = nn.functional.cross_entropy(outputs.logits.float(), labels, reduction="sum")
+    count = len(labels) if num_items_in_batch is None else num_items_in_batch
+    return total / (count.clamp(min=1) if isinstance(count, Tensor) else max(1, count))
 
 
 @torch.no_grad()

@@ -5,11 +5,14 @@ import logging
 import math
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.baselines.load import class_for, load_config, weights_digest
@@ -26,10 +29,11 @@ from mabert.files.writing import filling
 from mabert.machine.memory import TRAINED, check_fits, naming_memory
 from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.model import MaBertConfig
+from mabert.model.boundaries import ON_HOST
 from mabert.model.heads import IGNORED
 from mabert.model.load import parameters_of
 from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
-from mabert.train.objective import at_scored_positions, held_out_sums, mean_over_scored
+from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.recipe import PretrainRecipe, as_mapping
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.start import bytes_of_batch, model_config, new_model, started_model, trained_by_mlm
@@ -48,6 +52,7 @@ FREE = (
     "training.keep_checkpoints",
     "training.gradient_checkpointing",
     "training.packing",
+    "training.compile",
     "data.cache",
     "resolved.processes",
 )
@@ -142,10 +147,13 @@ def pretrain(
     if resume and (finished := folder.result()) is not None:
         return finished if writes else {}
     set_seed(recipe.training.seed)
+    model = new_model(config) if start is None else trained_by_mlm(start)
+    if recipe.training.compile:
+        compile_layers(model)
     trainer = PretrainTrainer(
         recipe=recipe,
         data=data,
-        model=new_model(config) if start is None else trained_by_mlm(start),
+        model=model,
         args=arguments,
         processing_class=tokenizer,
         callbacks=callbacks or [],
@@ -156,6 +164,14 @@ def pretrain(
     trainer.train(kept)
     outcome = finish(trainer, folder.path, finishes) | data.counts
     return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
+
+
+def compile_layers(model: nn.Module) -> None:
+    """Compiles a model's layers in place, each by itself: layers of a kind share what is compiled, whatever the batch's
+    shape, and the state dict keeps its names."""
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile()
 
 
 def asked_tokenizer(recipe: PretrainRecipe, before: str | None) -> tuple[PreTrainedTokenizerFast, str]:
@@ -289,7 +305,7 @@ class PretrainTrainer(MaBertTrainer):
         training, stages = recipe.training, zip(recipe.stages, recipe.stage_steps(), strict=True)
         super().__init__(
             compute_loss_func=mean_over_scored,
-            data_collator=collator_of(training.packing, processing_class),
+            data_collator=partial(with_places, collator_of(training.packing, processing_class)),
             train_dataset=data.stream,
             eval_dataset=data.validation,
             step_tokens=[training.batch_size * stage.length for stage, steps in stages for _ in range(steps)],
@@ -301,16 +317,25 @@ class PretrainTrainer(MaBertTrainer):
         self.family = family_of(self.model.config)
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
-        with at_scored_positions(getattr(self.model, self.family.head), inputs["labels"]):
+        places = inputs.pop(SCORED)
+        inputs["labels"] = inputs["labels"].flatten().index_select(0, places)
+        with at_places(getattr(self.model, self.family.head), places):
             return super().compute_loss(model, inputs, *arguments, **options)
 
-    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
-        scored = int((inputs["labels"] != IGNORED).sum())
-        return max(1, scored) * self.args.world_size / max(1, int(num_items_in_batch))
+    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float | Tensor:
+        scored = len(inputs[SCORED])
+        return max(1, scored) * self.args.world_size / torch.as_tensor(num_items_in_batch).clamp(min=1)
 
-    def whereabouts(self) -> str:
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        # Where the host knows the number, and needs no other process's, a GPU is not waited for.
+        if ON_HOST in inputs and self.args.world_size == 1:
+            self.state.num_input_tokens_seen += inputs[ON_HOST][-1]
+        else:
+            super()._track_num_input_tokens(inputs)
+
+    def whereabouts(self, step: int) -> str:
         rows = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        first = self.state.global_step * rows
+        first = (step - 1) * rows
         return f", in the batch of samples {first} to {first + rows - 1}; checkpoints up to here are kept"
 
     def rotate_checkpoints(self, folder: Path) -> None:

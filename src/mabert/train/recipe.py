@@ -130,6 +130,7 @@ class TrainingRecipe(Checked, where="training"):
         packing: How the model runs windows of different lengths: `unpad`, a padded batch whose padding the model
             removes; `pack`, windows concatenated in one row; `none`, padded and masked. With exact masking (the
             default) the results are the same up to rounding and dropout draws; otherwise `pack` is refused.
+        compile: Whether each layer is compiled by `torch.compile`, so that a GPU starts fewer kernels.
     """
 
     steps: Annotated[int, COUNT] = 1_000_000
@@ -153,6 +154,7 @@ class TrainingRecipe(Checked, where="training"):
     keep_checkpoints: Annotated[int, COUNT] = 2
     workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
+    compile: bool = False
 
 
 @dataclass
@@ -375,9 +377,12 @@ def recipe_folders() -> tuple[Path, Path]:
 def as_mapping(recipe: PretrainRecipe) -> dict[str, Any]:
     """Returns the recipe as nested plain values, as `load_recipe` reads them.
 
-    `start_from` is included only if set, so that runs and cells identified by these values keep their names.
+    `start_from` and `training.compile` are included only if set, so that runs and cells identified by these values keep
+    their names.
     """
     content = dataclasses.asdict(recipe)
     if recipe.start_from is None:
         del content["start_from"]
+    if not recipe.training.compile:
+        del content["training"]["compile"]
     return content

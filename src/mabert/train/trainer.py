@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,36 @@ class TrainingDivergedError(ValueError):
     """The loss is not finite or far too large."""
 
 
+class Unread(NamedTuple):
+    """The loss of a step, on its way to the host.
+
+    Attributes:
+        step: The step's number.
+        loss: Lies on the host; holds the loss once `written`.
+        written: When the loss is there; None on a CPU, at once.
+    """
+
+    step: int
+    loss: Tensor
+    written: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, step: int, loss: Tensor) -> "Unread":
+        """Starts the copy, for which nobody waits yet."""
+        there = loss.detach().to("cpu", non_blocking=True)
+        if not loss.is_cuda:
+            return cls(step, there, None)
+        written = torch.cuda.Event()
+        written.record()
+        return cls(step, there, written)
+
+    def read(self) -> float:
+        """Waits for the loss."""
+        if self.written is not None:
+            self.written.synchronize()
+        return float(self.loss)
+
+
 class RecordingTrainer(Trainer):
     """Trainer whose record of the log, which checkpoints keep as JSON, has None for numbers that are not finite.
 
@@ -58,7 +88,8 @@ class MaBertTrainer(RecordingTrainer):
 
     - A checkpoint gets its name only once it is complete; a full disk or a kill leaves the previous one.
     - Ctrl-C ends the step, saves and stops.
-    - A loss that is not finite, or beyond `loss_limit`, stops the run, naming the step.
+    - A loss that is not finite, or beyond `loss_limit`, stops the run, naming the step, before anything is saved or
+      measured. It is read while the next micro-batch runs, so that a GPU need not wait for the host.
     - Running out of memory is an `OutOfMemoryError`.
 
     Attributes:
@@ -101,6 +132,7 @@ class MaBertTrainer(RecordingTrainer):
         self.loss_limit = loss_limit
         self.staging: Path | None = None
         self.at_once = "before its first batch"
+        self.unread: Unread | None = None
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return decay_parameter_names(model, self.decay_exempt)
@@ -115,23 +147,33 @@ class MaBertTrainer(RecordingTrainer):
         self.at_once = f"with {rows_at_once(inputs)}"
         share = self.share_of_step(inputs, num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        own = float(loss) / share
-        if self.is_diverged(own):
-            raise TrainingDivergedError(
-                f"the loss is {own:g} at step {self.state.global_step + 1}{self.whereabouts()}; "
-                "a lower learning rate or a longer warm-up helps"
-            )
+        before, self.unread = self.unread, Unread.of(self.state.global_step + 1, loss / share)
+        self.check_loss(before)
         return loss
+
+    def check_loss(self, unread: Unread | None) -> None:
+        """Raises TrainingDivergedError if a step's loss is no number to go on from."""
+        if unread is None or not self.is_diverged(loss := unread.read()):
+            return
+        raise TrainingDivergedError(
+            f"the loss is {loss:g} at step {unread.step}{self.whereabouts(unread.step)}; "
+            "a lower learning rate or a longer warm-up helps"
+        )
+
+    def check_last_loss(self) -> None:
+        """Checks the newest loss, before anything is built on the step that it is of."""
+        last, self.unread = self.unread, None
+        self.check_loss(last)
 
     def is_diverged(self, loss: float) -> bool:
         """Checks whether a loss is not finite or above `loss_limit`."""
         return not (math.isfinite(loss) and loss <= self.loss_limit)
 
-    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float:
+    def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float | Tensor:
         """Returns the weight of a micro-batch's mean loss in the loss of the step."""
         return 1 / self.current_gradient_accumulation_steps
 
-    def whereabouts(self) -> str:
+    def whereabouts(self, step: int) -> str:
         """Describes where a step is in the data and what is kept, to end a message."""
         return ""
 
@@ -140,6 +182,7 @@ class MaBertTrainer(RecordingTrainer):
         raise NotImplementedError
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        self.check_last_loss()
         metrics = self.measure()
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -164,6 +207,7 @@ class MaBertTrainer(RecordingTrainer):
                 naming_full_disk(folder, lambda: self._kept(folder)),
             ):
                 trained = super().train(resume_from_checkpoint and str(resume_from_checkpoint), **options)
+                self.check_last_loss()
         finally:
             if self.bar is not None:
                 self.bar.close()
@@ -182,6 +226,7 @@ class MaBertTrainer(RecordingTrainer):
         return super()._get_output_dir(trial) if self.staging is None else str(self.staging)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.check_last_loss()
         folder = Path(self.args.output_dir)
         self.staging = folder / STAGING
         name = f"checkpoint-{self.state.global_step}"
@@ -266,7 +311,7 @@ def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArgu
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         # Padding the last batch with repeats would count some texts twice.
-        "accelerator_config": {"even_batches": False},
+        "accelerator_config": {"even_batches": False, "non_blocking": torch.cuda.is_available()},
         **device_arguments(precision),
     }
     return orderly(TrainingArguments(output_dir=str(folder), **{**shared, **own}))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family
@@ -18,6 +19,7 @@ from mabert.baselines.registry import FAMILIES, family_of
 from mabert.extras import check_installed
 from mabert.files.places import place_of
 from mabert.model.config import MaBertConfig
+from mabert.model.graphs import Captured
 from mabert.model.prepack import can_prepack, prepack
 from mabert_lab.bench.profiles import DTYPES, Cell, is_compiled, is_prepacked
 from mabert_lab.bench.runtimes import RUNTIMES
@@ -34,9 +36,37 @@ def compiled(model: PreTrainedModel) -> Callable[..., Any]:
     return torch.compile(model, dynamic=False)
 
 
+class ByGraph:
+    """Runs a model's forward by a CUDA graph, captured for the shape of its input.
+
+    Raises:
+        ValueError: The model is on no GPU.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        if model.device.type != "cuda":
+            raise ValueError(f"the engine 'graphs' needs a GPU (--device cuda), and the model is on {model.device}")
+        self.model, self.shape = model, torch.Size()
+
+    def __call__(self, **inputs: Tensor) -> Any:
+        if inputs.keys() != {"input_ids"}:
+            raise ValueError(f"the engine 'graphs' takes rows of one length; this batch has {', '.join(inputs)}")
+        ids = inputs["input_ids"]
+        if self.shape != ids.shape:
+            self.shape, self.ids = ids.shape, ids.clone()
+            self.graph = Captured(self._run)
+        self.ids.copy_(ids)
+        self.graph.replay()
+        return self.outputs
+
+    def _run(self) -> None:
+        self.outputs = self.model(input_ids=self.ids)
+
+
 ENGINES: dict[str, Engine] = {
     "eager": lambda model: model,
     "compiled": compiled,
+    "graphs": ByGraph,
     "prepacked": prepack,
     "int8": lambda model: prepack(model, "int8"),
     **RUNTIMES,

@@ -14,7 +14,8 @@ from mabert.machine.rounds import timed
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
-from mabert.train.objective import at_scored_positions, mean_over_scored
+from mabert.train.objective import at_places, mean_over_scored, places_of
+from mabert.train.pretrain import compile_layers
 from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
 from mabert_lab.bench.limits import synchronise
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
@@ -161,8 +162,8 @@ class TrainingStep:
         with torch.device(cell.device):
             model = build("masked_lm", config, hastened=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()
-        if engine:  # the encoder alone: what is scored differs from step to step
-            self.model.base_model.compile(dynamic=False)
+        if engine:
+            compile_layers(self.model)
         self.head = getattr(self.model, family.head)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.autocast = cell.dtype == "bfloat16"
@@ -180,7 +181,9 @@ class TrainingStep:
         self.micro_batch = rows
         self.ids = token_ids(rows, length, self.device)
         scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED
-        self.labels = self.ids.masked_fill(~scored.to(self.device), -100)
+        labels = self.ids.masked_fill(~scored.to(self.device), -100)
+        self.places = places_of(labels)
+        self.labels = labels.flatten()[self.places] if self.sparse else labels
 
     def largest(self, length: int) -> int:
         """Halves the micro-batch until two of them fit into memory with an optimizer step in between."""
@@ -207,7 +210,7 @@ class TrainingStep:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             if not self.sparse:
                 return self.model(input_ids=self.ids, labels=self.labels).loss
-            with at_scored_positions(self.head, self.labels):
+            with at_places(self.head, self.places):
                 outputs = self.model(input_ids=self.ids)
             return mean_over_scored(outputs, self.labels)
 

@@ -175,6 +175,15 @@ def test_a_forward_holds_no_more_than_its_widest_step_reads_and_writes(pattern, 
     assert above < units * width * 4 * length
 
 
+def test_graphs_need_a_gpu_and_rows_of_one_length():
+    with pytest.raises(ValueError, match="the engine 'graphs' needs a GPU"):
+        texts("bert:graphs", (30,))
+    with torch.device("meta"):
+        engine = ENGINES["graphs"].__new__(ENGINES["graphs"])
+        with pytest.raises(ValueError, match="takes rows of one length; this batch has input_ids, attention_mask"):
+            engine(input_ids=torch.ones(1, 2), attention_mask=torch.ones(1, 2))
+
+
 def test_who_gains_by_it_is_compiled_and_only_at_its_best_on_a_cpu(monkeypatch):
     whole = cell(small=False, length=1024)
     lengths = (255, 256, 1023, 1024)
@@ -291,7 +300,7 @@ def test_an_engine_is_a_line_in_the_table(monkeypatch):
         torch.testing.assert_close(other.encode(**other.batches[0]), 2 * vectors(usual)[0])
     with pytest.raises(ValueError, match="the engine 'doubled' runs forwards alone"):
         make("bert:doubled", cell("training"))
-    with pytest.raises(ValueError, match="no engine 'onnx' for 'bert:onnx'; there are eager, compiled, prepacked, "):
+    with pytest.raises(ValueError, match="no engine 'onnx' for 'bert:onnx'; there are eager, compiled, graphs, "):
         contender("bert:onnx")
 
 

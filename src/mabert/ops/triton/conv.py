@@ -5,7 +5,7 @@ from torch import Tensor
 
 from mabert.ops.layout import readable, steps_before
 from mabert.ops.triton import conv_kernels as kernels
-from mabert.ops.triton.launch import as_bytes, blocks_of, launch, sequence_numbers, strides
+from mabert.ops.triton.launch import as_bytes, blocks_of, launch, numbered, strides
 
 STEPS, BLOCK = 32, 64
 WARPS = 4
@@ -27,7 +27,7 @@ def conv_forward(
     """Returns the convolution of ``u``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
-    sequence = None if cu_seqlens is None else sequence_numbers(cu_seqlens, time)
+    sequence = None if cu_seqlens is None else numbered(cu_seqlens, time).numbers
     y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     if y.numel() == 0:
         return y
@@ -69,7 +69,7 @@ def conv_backward(
     """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
     rows, time, channels = u.shape
     width = weight.shape[1]
-    sequence = None if cu_seqlens is None else sequence_numbers(cu_seqlens, time)
+    sequence = None if cu_seqlens is None else numbered(cu_seqlens, time).numbers
     du = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     tiles = -(-time // WALKED)
     dweight = torch.empty((rows * tiles, width, channels), dtype=torch.float32, device=u.device)

@@ -3,10 +3,12 @@
 import contextlib
 import math
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from mabert.ops.layout import GPU_CHUNK
 from mabert.ops.sequences import spans
@@ -15,7 +17,8 @@ COMPILATION = {"enable_fp_fusion": True}
 """Fused multiply-add, whose default differs between Triton's releases."""
 
 _KEPT_NUMBERS = 8
-_numbered: dict[Any, tuple[Tensor, Tensor]] = {}
+_numbered: dict[Any, tuple[Tensor, "Numbered"]] = {}
+_trusted = WeakIdKeyDictionary()
 _numbers_lock = threading.Lock()  # autograd has one thread per GPU
 
 _SHORTEST_SPLIT = 64
@@ -89,16 +92,41 @@ def split_steps(programs: int, time: int, resident: int, device: torch.device) -
     return math.ceil(math.ceil(time / splits) / GPU_CHUNK) * GPU_CHUNK
 
 
-def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
-    """Numbers the sequence of each step of a packed row, int32 ``(time,)``.
+class Numbered:
+    """The sequence of each step of a packed row, in the forms that kernels read.
+
+    Attributes:
+        numbers: int32 ``(time,)``, the number of each step's sequence, from 1 on.
+    """
+
+    def __init__(self, cu_seqlens: Tensor, time: int) -> None:
+        steps = torch.arange(time, dtype=torch.int32, device=cu_seqlens.device)
+        self.numbers = torch.searchsorted(cu_seqlens.contiguous(), steps, right=True).to(torch.int32)
+        self._starts: dict[bool, Tensor] = {}
+
+    def starts(self, reverse: bool) -> Tensor:
+        """Marks the steps at which the scan enters a sequence, bytes ``(time,)``."""
+        if reverse not in self._starts:
+            marks = torch.ones_like(self.numbers, dtype=torch.uint8)
+            changes = self.numbers[1:] != self.numbers[:-1]
+            (marks[:-1] if reverse else marks[1:]).copy_(changes)
+            self._starts[reverse] = marks
+        return self._starts[reverse]
+
+
+def numbered(cu_seqlens: Tensor, time: int) -> Numbered:
+    """Numbers the sequences of a packed row.
 
     Checking the offsets makes the host wait for the GPU, and every layer asks for the same ones, so the last few
     answers are kept. Inference tensors have no version counter that reveals writes, so they are checked each time.
 
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.
-        RuntimeError: The offsets lie on a GPU, and a CUDA graph is being captured there.
+        RuntimeError: The offsets lie on a GPU, and a CUDA graph is being captured there outside of `trusting`.
     """
+    trusted = _trusted.get(cu_seqlens)
+    if trusted is not None:
+        return trusted
     if _is_capturing(cu_seqlens):
         raise RuntimeError(
             "cu_seqlens on a GPU cannot go into a CUDA graph: their check reads them, and the graph would keep the "
@@ -110,15 +138,27 @@ def sequence_numbers(cu_seqlens: Tensor, time: int) -> Tensor:
     if kept is not None:
         return kept[1]
     spans(cu_seqlens, 1, time)
-    steps = torch.arange(time, dtype=torch.int32, device=cu_seqlens.device)
-    numbers = torch.searchsorted(cu_seqlens.contiguous(), steps, right=True).to(torch.int32)
+    made = Numbered(cu_seqlens, time)
     if key is not None:
         with _numbers_lock:
             # The offsets are kept too, so that no other tensor can reuse their memory and match the key.
-            _numbered[key] = (cu_seqlens, numbers)
+            _numbered[key] = (cu_seqlens, made)
             while len(_numbered) > _KEPT_NUMBERS:
                 del _numbered[next(iter(_numbered))]
-    return numbers
+    return made
+
+
+@contextlib.contextmanager
+def trusting(cu_seqlens: Tensor, time: int) -> Iterator[None]:
+    """Numbers the sequences of a packed row without a look at its offsets, for all calls inside.
+
+    So offsets can go into a CUDA graph: it numbers those that lie there when it is replayed. The caller checks them.
+    """
+    _trusted[cu_seqlens] = Numbered(cu_seqlens, time)
+    try:
+        yield
+    finally:
+        del _trusted[cu_seqlens]
 
 
 def _is_capturing(cu_seqlens: Tensor) -> bool:
@@ -135,17 +175,3 @@ def _key_of(cu_seqlens: Tensor, time: int) -> tuple[Any, ...]:
     stream = torch.cuda.current_stream(device).cuda_stream if cu_seqlens.is_cuda else None
     layout = (cu_seqlens.data_ptr(), cu_seqlens.numel(), cu_seqlens.stride(), cu_seqlens.dtype)
     return (*layout, cu_seqlens._version, device, stream, time)
-
-
-def starts_of_sequences(cu_seqlens: Tensor | None, time: int, reverse: bool) -> Tensor | None:
-    """Marks the steps at which the scan enters a sequence, bytes ``(time,)``; None if each row is one sequence."""
-    if cu_seqlens is None:
-        return None
-    number = sequence_numbers(cu_seqlens, time)
-    marks = torch.ones(time, dtype=torch.uint8, device=number.device)
-    changes = (number[1:] != number[:-1]).to(torch.uint8)
-    if reverse:
-        marks[:-1] = changes
-    else:
-        marks[1:] = changes
-    return marks

@@ -17,8 +17,8 @@ from mabert.ops.triton.launch import (
     as_bytes,
     blocks_of,
     launch,
+    numbered,
     split_steps,
-    starts_of_sequences,
     strides,
     words_of,
 )
@@ -61,7 +61,7 @@ class _Scan:
         self.B, self.C = readable(B), readable(C)
         self.A, self.D, self.bias = A, readable(D), readable(delta_bias)
         self.mask = as_bytes(mask)
-        self.first = starts_of_sequences(cu_seqlens, u.shape[1], reverse)
+        self.first = None if cu_seqlens is None else numbered(cu_seqlens, u.shape[1]).starts(reverse)
         self.rows, self.time, self.channels = u.shape
         self.states = A.shape[1]
         self.blocks = blocks_of(self.channels, BLOCK)

@@ -1,0 +1,220 @@
+"""CUDA graphs of a model's layers, for inference: one launch starts again what took Python some 150.
+
+A graph holds shapes and addresses, so it serves rows of up to its number of tokens and of sequences. A batch becomes
+one packed row, copied to where the graph reads; what is left of the row is a sequence that nobody reads.
+"""
+
+import itertools
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mabert.model.attention import has_variable_length
+from mabert.model.kept import holding, in_inference
+from mabert.model.masking import PaddingMask, Regime
+from mabert.model.packing import Packing, is_tracing
+
+if TYPE_CHECKING:
+    from mabert.model.encoder import MaBertModel
+
+LONGEST_ROW = 8192
+"""Most tokens of a graph's row: a GPU takes longer for more than Python takes to start their kernels."""
+
+MOST_GRAPHS = 32
+"""Graphs that are kept, those used last. They share the memory of what they compute in between."""
+
+SEEN = 2
+"""Rows of a shape after which it gets a graph, since a capture costs as much as some forwards. The same kernels run on
+the same shape before, so no vector changes then."""
+
+Stack = Callable[[Tensor, Tensor, PaddingMask], Tensor]
+"""Maps vectors (1, tokens, D) and position ids (1, tokens) of a packed row to the last hidden state, (1, tokens, D)."""
+
+
+class Shape(NamedTuple):
+    """What a graph is captured for.
+
+    Attributes:
+        tokens: Tokens of the row.
+        sequences: Sequences, the last for the tokens that are left; some may be empty.
+        longest: Most tokens of a sequence.
+        dtype: Dtype of autocast, None without.
+    """
+
+    tokens: int
+    sequences: int
+    longest: int
+    dtype: torch.dtype | None
+
+    @classmethod
+    def for_row(cls, lengths: tuple[int, ...], dtype: torch.dtype | None) -> "Shape":
+        """Returns the shape that serves sequences of these lengths: at most an eighth, or 63 tokens, are left over."""
+        total, count = sum(lengths), len(lengths) + 1
+        step = max(64, (1 << (total - 1).bit_length()) // 16)
+        tokens = -(-total // step) * step
+        if count <= 2:
+            return cls(tokens, 2, tokens, dtype)
+        slots = 1 << -(-(count - 1).bit_length() // 2) * 2
+        longest = max(*lengths, tokens - total)
+        return cls(tokens, slots, min(tokens, 1 << (longest - 1).bit_length()), dtype)
+
+
+class Captured:
+    """A function captured as a CUDA graph.
+
+    Args:
+        function: What to capture: reads and writes tensors that stay where they are.
+        pool: Memory for what it computes in between, shared with graphs that do not run at once.
+    """
+
+    def __init__(self, function: Callable[[], None], pool: Any = None) -> None:
+        current, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        stream.wait_stream(current)
+        # Compiles kernels, chooses those of products, and makes what layers keep, none of which a capture allows.
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                function()
+        current.wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with (
+            holding() as self.held,
+            torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            function()
+
+    def replay(self) -> None:
+        """Runs the function again, on what its tensors hold now."""
+        self.graph.replay()
+
+
+class Graphs:
+    """The graphs of one model's layers, captured as shapes come up. Several threads may call it, one at a time runs.
+
+    The weights must not change any more: graphs read what layers keep of them.
+
+    Args:
+        stack: The layers.
+        regime: The model's `padding_safe_masking`.
+    """
+
+    def __init__(self, stack: Stack, regime: Regime) -> None:
+        self.stack, self.regime = stack, regime
+        self.seen: Counter[Shape] = Counter()
+        self.graphs: OrderedDict[Shape, tuple[Captured, Tensor]] = OrderedDict()
+        self.lock = threading.Lock()
+        self.pool: Any = None
+        self.row: Row | None = None
+
+    def __call__(self, hidden: Tensor, position_ids: Tensor, lengths: tuple[int, ...]) -> Tensor | None:
+        """Runs the layers by a graph.
+
+        Args:
+            hidden: (1, total, D), a packed row.
+            position_ids: int64 (1, total).
+            lengths: Tokens of each sequence.
+
+        Returns:
+            The last hidden state, (1, total, D); None for a row that is too long.
+        """
+        total = hidden.shape[1]
+        if not 0 < total <= LONGEST_ROW:
+            return None
+        shape = Shape.for_row(lengths, _autocast_dtype(hidden.device.type))
+        ends = [0, *itertools.accumulate(lengths)]
+        offsets = torch.tensor(ends + [shape.tokens] * (shape.sequences + 1 - len(ends)), dtype=torch.int32)
+        with self.lock:
+            if self.row is None:
+                self.row, self.pool = Row.like(hidden), new_pool(hidden.device)
+            self.row.fill(hidden, position_ids, shape.tokens)
+            self._compute(shape, offsets, self.row)
+            return self.row.output[:, :total].clone()
+
+    def _compute(self, shape: Shape, offsets: Tensor, row: "Row") -> None:
+        """Runs the layers on the row, by a graph from the second time on."""
+        self.seen[shape] += 1
+        if shape not in self.graphs:
+            with torch.inference_mode(False):
+                read = offsets.to(row.hidden.device, non_blocking=True)
+            if self.seen[shape] < SEEN:
+                return self._run(shape, read, row)
+            while len(self.graphs) >= MOST_GRAPHS:
+                self.graphs.popitem(last=False)
+            self.graphs[shape] = Captured(lambda: self._run(shape, read, row), self.pool), read
+        self.graphs.move_to_end(shape)
+        graph, read = self.graphs[shape]
+        read.copy_(offsets, non_blocking=True)
+        graph.replay()
+        return None
+
+    def _run(self, shape: Shape, offsets: Tensor, row: "Row") -> None:
+        """Runs the layers on the row."""
+        from mabert.ops.triton.launch import trusting
+
+        mask = PaddingMask(None, self.regime, Packing(offsets, (shape.longest,)))
+        # Weights that autocast has cast are not kept beyond the forward, and a graph would go on to read them.
+        casting = torch.autocast(row.hidden.device.type, shape.dtype, shape.dtype is not None, cache_enabled=False)
+        with trusting(offsets, shape.tokens), casting:
+            made = self.stack(row.hidden[:, : shape.tokens], row.positions[:, : shape.tokens], mask)
+        row.output[:, : shape.tokens].copy_(made)
+
+
+class Row(NamedTuple):
+    """Where graphs read and write, each for `LONGEST_ROW` tokens.
+
+    Attributes:
+        hidden: Vectors that enter the layers, (1, tokens, D).
+        positions: Position ids, (1, tokens).
+        output: The last hidden state, (1, tokens, D).
+    """
+
+    hidden: Tensor
+    positions: Tensor
+    output: Tensor
+
+    @classmethod
+    def like(cls, hidden: Tensor) -> "Row":
+        """Makes a row for such vectors."""
+        shape, device = (1, LONGEST_ROW), hidden.device
+        with torch.inference_mode(False):
+            positions = torch.zeros(shape, dtype=torch.int64, device=device)
+            inside, outside = (torch.zeros(*shape, hidden.shape[2], dtype=hidden.dtype, device=device) for _ in "io")
+        return cls(inside, positions, outside)
+
+    def fill(self, hidden: Tensor, position_ids: Tensor, tokens: int) -> None:
+        """Writes a row's inputs, and zeros up to the graph's number of tokens."""
+        total = hidden.shape[1]
+        self.hidden[:, :total].copy_(hidden)
+        self.hidden[:, total:tokens].zero_()
+        self.positions[:, :total].copy_(position_ids)
+
+
+def new_pool(device: torch.device) -> Any:
+    """Returns a name for memory that graphs share."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+
+def use_graphs(model: "MaBertModel") -> None:
+    """Lets an encoder's inference run by CUDA graphs where torch's variable-length attention serves: in half precision
+    on a GPU, with the package's own layers and no attention window. Its weights must not change any more."""
+    config = model.config
+    windows = (config.of_layer("attention_window", layer) for layer in range(len(config.layer_pattern)))
+    if set(config.layer_pattern) <= {"M", "T"} and all(window is None for window in windows):
+        model.graphs = Graphs(model._row, config.padding_safe_masking)
+
+
+def serves(model: "MaBertModel", hidden: Tensor, options: Mapping[str, Any]) -> bool:
+    """Returns whether a graph can take the place of the layers in a forward with these options."""
+    config = model.config
+    recorded = options["output_attentions"] or options.get("output_hidden_states") or config.output_hidden_states
+    if recorded or model.training or is_tracing() or not in_inference() or config._attn_implementation != "sdpa":
+        return False
+    dtype = _autocast_dtype(hidden.device.type) or hidden.dtype
+    return has_variable_length(hidden.device, dtype, config.head_size)
+
+
+def _autocast_dtype(device: str) -> torch.dtype | None:
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -1,0 +1,192 @@
+"""Inference by CUDA graphs, on a stand-in that runs again what a GPU would replay: the same vectors as without."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mabert import MaBertModel
+from mabert.model import attention, graphs
+from mabert.model.graphs import Shape, use_graphs
+from tests.model.helpers import VOCAB, build, config
+from tests.model.launches import GPU, move, stand_in
+
+LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=9)
+
+
+class Again:
+    """Stands in for a graph: runs its function at each replay."""
+
+    made = 0
+    replayed = 0
+
+    def __init__(self, function, pool=None):
+        Again.made += 1
+        self.function = function
+        function()
+
+    def replay(self):
+        Again.replayed += 1
+        self.function()
+
+
+def attended(query, key, value, starts, _, *longest):
+    """Stands in for torch's variable-length attention, (tokens, heads, head_size)."""
+    bounds = starts.tolist()
+    assert max(end - start for start, end in itertools.pairwise(bounds)) <= longest[0]
+    parts = [
+        torch.nn.functional.scaled_dot_product_attention(*(x[start:end].transpose(0, 1) for x in (query, key, value)))
+        for start, end in itertools.pairwise(bounds)
+    ]
+    return torch.cat([part.transpose(0, 1) for part in parts])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_stand_in():
+    from torch.nn.attention import varlen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "Captured", Again)
+        patch.setattr(graphs, "LONGEST_ROW", 512)
+        for module in (attention, graphs):
+            patch.setattr(module, "has_variable_length", lambda *_: True)
+        patch.setattr(varlen, "varlen_attn", attended)
+        yield
+
+
+def models(**fields):
+    """A model, and the same one by graphs."""
+    settings = config(layer_pattern="MMT", max_position_embeddings=512, **fields)
+    plain, by_graphs = (build(MaBertModel, settings, dtype=torch.float32) for _ in range(2))
+    use_graphs(by_graphs)
+    return plain, by_graphs
+
+
+@pytest.fixture(scope="module")
+def both():
+    return models(position_embedding="rotary", ssm_direction="bidirectional")
+
+
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def batch(lengths, seed=0):
+    longest = max(lengths)
+    mask = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
+    mask[0] = mask[0].flip(0)
+    return torch.randint(1, VOCAB, mask.shape, generator=torch.Generator().manual_seed(seed)), mask.long()
+
+
+@given(LENGTHS, st.sampled_from(["padded", "packed", "whole"]), st.integers(0, 99))
+@torch.inference_mode()
+def test_a_graph_gives_the_vectors_of_the_layers(both, lengths, layout, seed):
+    plain, by_graphs = both
+    if layout == "packed":
+        ids, inputs = batch([sum(lengths)], seed)[0], {"cu_seq_lens_q": torch.tensor([0, *lengths]).cumsum(0).int()}
+    elif layout == "whole":
+        ids, inputs = batch([lengths[0]] * len(lengths), seed)[0], {}
+    else:
+        ids, mask = batch(lengths, seed)
+        inputs = {"attention_mask": mask}
+    expected = plain(ids, **inputs).last_hidden_state
+    before = Again.replayed
+    for _ in range(graphs.SEEN):
+        same(by_graphs(ids, **inputs).last_hidden_state, expected)
+    assert Again.replayed > before or ids.numel() > graphs.LONGEST_ROW
+
+
+@given(st.lists(st.integers(1, 4096), min_size=1, max_size=300))
+def test_a_shape_serves_its_row(lengths):
+    shape, total = Shape.for_row(tuple(lengths), None), sum(lengths)
+    assert total <= shape.tokens <= total + max(63, total // 8)
+    assert len(lengths) < shape.sequences <= max(2, 4 * len(lengths))
+    assert max(*lengths, shape.tokens - total) <= shape.longest <= shape.tokens
+
+
+def test_rows_are_few_shapes():
+    assert len({Shape.for_row((total,), None) for total in range(1, graphs.LONGEST_ROW + 1)}) <= 64
+
+
+@torch.inference_mode()
+def test_a_graph_is_made_the_second_time_and_the_oldest_goes(monkeypatch):
+    plain, by_graphs = models()
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    before = Again.made
+    for time, made in ((60, 0), (60, 1), (60, 1), (120, 1), (120, 2), (180, 2), (180, 3), (120, 3), (60, 4)):
+        ids = batch([time], seed=made)[0]
+        same(by_graphs(ids).last_hidden_state, plain(ids).last_hidden_state)
+        assert Again.made - before == made, time
+    assert len(by_graphs.graphs.graphs) == 2
+
+
+@pytest.mark.parametrize(
+    "asked", [{"output_hidden_states": True}, {"output_attentions": True}, {"training": True}, {"gradients": True}]
+)
+def test_what_a_graph_does_not_record_runs_without_one(asked):
+    _, by_graphs = models()
+    ids, before = batch([30])[0], Again.made
+    by_graphs.train(asked.pop("training", False))
+    with torch.inference_mode(not asked.pop("gradients", False)):
+        for _ in range(3):
+            outputs = by_graphs(ids, **asked)
+    assert Again.made == before
+    assert outputs.last_hidden_state.shape == (1, 30, 8)
+
+
+@torch.inference_mode()
+def test_a_vector_keeps_its_bits_when_its_shape_gets_a_graph():
+    _, by_graphs = models()
+    ids = batch([50, 20])[0]
+    first, *others = (by_graphs(ids).last_hidden_state for _ in range(4))
+    assert all(torch.equal(first, other) for other in others)
+
+
+@torch.inference_mode()
+def test_threads_get_their_own_vectors(both):
+    plain, by_graphs = both
+    texts = [batch([40], seed)[0] for seed in range(8)]
+    expected = [plain(ids).last_hidden_state for ids in texts]
+
+    def ask(turn):
+        with torch.inference_mode():
+            return by_graphs(texts[turn % 8]).last_hidden_state
+
+    with ThreadPoolExecutor(4) as threads:
+        for turn, found in enumerate(threads.map(ask, range(64))):
+            same(found, expected[turn % 8])
+
+
+def test_windows_and_own_mixers_have_no_graphs():
+    windowed = build(MaBertModel, config(layer_pattern="TT", attention_window=[4, None]))
+    use_graphs(windowed)
+    assert windowed.graphs is None
+
+
+def test_a_captured_row_waits_for_nothing(monkeypatch):
+    model = build(MaBertModel, config(layer_pattern="MMT", max_position_embeddings=512)).to(torch.bfloat16)
+    ids = batch([200])[0]
+    waited = []
+
+    class Noting(Again):
+        def __init__(self, function, pool=None):
+            gpu.waits.clear()
+            with graphs.holding() as self.held:
+                function()
+            waited.append(list(gpu.waits))
+
+        def replay(self):
+            pass
+
+    monkeypatch.setattr(graphs, "Captured", Noting)
+    monkeypatch.setattr(graphs, "new_pool", lambda _: None)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda query, *_: query.clone())
+    with stand_in() as gpu, torch.inference_mode():
+        given = ids.to(GPU)
+        use_graphs(move(model))
+        for _ in range(graphs.SEEN):
+            model(given)
+    assert waited == [[]]
