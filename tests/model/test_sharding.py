@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from mabert import MaBertForSequenceClassification
-from mabert.model import packing
+from mabert.model import mamba, packing
 from mabert.model.mamba import Recurrence
 from tests.model.helpers import LABELS, MASK, TOKENS, build, config
 
@@ -69,6 +69,7 @@ def test_a_padded_batch_trains_with_the_recurrence_in_float32(alone, dtype, poli
 def test_a_recurrence_in_a_short_float_is_warned_of(alone, caplog):
     model = model_of(torch.float32)
     shard(model, SHORT, apart=False)
+    mamba.logger.warning_once.cache_clear()
     model(TOKENS, MASK)
     assert "the recurrence's parameters are computed with in torch.bfloat16, and it needs float32" in caplog.text
 

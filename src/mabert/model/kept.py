@@ -35,6 +35,8 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
         function: Takes the weights.
         weights: Weights on one device; None for an absent one.
     """
+    if torch.compiler.is_compiling():  # dynamo cannot capture what follows
+        return function(*weights)
     present = [weight for weight in weights if weight is not None]
     held = _held.get()
     if is_tracing() and held is None:
@@ -46,11 +48,11 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
     key = [stream, *map(_state, present)]
     known, value = _kept.get(module, (None, None))
-    if held is not None and known == key:
+    if held is not None:
+        if known != key:
+            return function(*weights)
         held.append(value)
-    if held is not None and known != key:
-        return function(*weights)
-    if known != key:
+    elif known != key:
         with torch.inference_mode(False), torch.no_grad():
             value = function(*weights)
         _kept[module] = key, value
@@ -70,7 +72,9 @@ def holding() -> Iterator[list[Any]]:
 
 def in_inference() -> bool:
     """Returns whether the forward is one of `torch.inference_mode`, and not captured, which dynamo does not let ask."""
-    return (_held.get() is not None or not is_tracing()) and torch.is_inference_mode_enabled()
+    if torch.compiler.is_compiling() or (is_tracing() and _held.get() is None):
+        return False
+    return torch.is_inference_mode_enabled()
 
 
 def forget(module: nn.Module) -> None:

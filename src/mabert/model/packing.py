@@ -45,16 +45,17 @@ class Packing:
     Attributes:
         cu_seqlens: int32 (sequences + 1,), rising from 0 to the row's length.
         lengths: Tokens of each sequence.
-        longest: Tokens of the longest sequence, a number that a captured graph need not fix, unlike a tuple's.
+        longest: Tokens of the longest sequence; default, counted here. A captured graph need not fix it, unlike `lengths`.
     """
 
     cu_seqlens: Tensor
     lengths: tuple[int, ...]
-    longest: int = field(init=False)
+    longest: int = -1
     _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "longest", max(self.lengths, default=0))
+        if self.longest < 0:
+            object.__setattr__(self, "longest", max(self.lengths, default=0))
 
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> "Packing":
