@@ -45,7 +45,7 @@ class Packing:
     Attributes:
         cu_seqlens: int32 (sequences + 1,), rising from 0 to the row's length.
         lengths: Tokens of each sequence.
-        longest: Tokens of the longest sequence; default, counted here. A captured graph need not fix it, unlike `lengths`.
+        longest: Tokens of the longest sequence; default, counted here. A captured graph need not fix it.
     """
 
     cu_seqlens: Tensor
