@@ -94,5 +94,5 @@ def _conv_autograd(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return (*spread(gradients, *tensors[:CONV_FLOATS]), *[None] * 6)
 
 
-scan_op.register_autograd(_scan_autograd, setup_context=_save_scan)
-conv_op.register_autograd(_conv_autograd, setup_context=_save_conv)
+torch.library.register_autograd("mabert::selective_scan", _scan_autograd, setup_context=_save_scan)
+torch.library.register_autograd("mabert::depthwise_conv1d", _conv_autograd, setup_context=_save_conv)
