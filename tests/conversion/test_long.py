@@ -158,5 +158,5 @@ def test_it_is_said_that_windows_teach(tmp_path, monkeypatch, caplog, embedder, 
         caplog.clear()
         with pytest.raises(SystemError):
             convert(embedder, long_text, tmp_path / "out", length=length)
-        told = "the teacher has positions for 40 tokens; longer texts are taught in windows of as many"
+        told = "the teacher has positions for 40 tokens; longer texts are taught in windows of 40 tokens"
         assert [record.message for record in caplog.records] == [told] * (length > POSITIONS)

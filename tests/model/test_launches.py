@@ -102,7 +102,7 @@ def test_places_of_labels_and_offsets_on_the_host_change_nothing():
     ("offsets", "message"),
     [
         ((0, 3, 31), "cu_seq_lens_host covers 0 to 31"),
-        ((0, 4, 12, 32), "do not tell the same"),
+        ((0, 4, 12, 32), "disagree about where"),
         ((0, 9, 3, 32), "falls"),
     ],
 )

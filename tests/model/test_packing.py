@@ -70,7 +70,7 @@ def positions(*numbers, **more):
         ({"cu_seq_lens_q": offsets(0, 4, 2, 6)}, r"cu_seq_lens_q falls from 4 to 2"),
         ({"cu_seq_lens_q": [0, 3, 6]}, "cu_seq_lens_q is a list; it must be a tensor"),
         ({"cu_seq_lens_q": torch.tensor([0, 2.9, 6])}, "cu_seq_lens_q is a torch.float32; it must be a tensor of int"),
-        ({**CUTS, "cu_seq_lens_k": offsets(0, 2, 6)}, "do not tell the same sequences"),
+        ({**CUTS, "cu_seq_lens_k": offsets(0, 2, 6)}, "disagree about where sequences start"),
         ({**CUTS, "max_length_q": 2}, "max_length_q is 2, and a sequence is 3 tokens long"),
         ({**CUTS, "attention_mask": torch.ones(1, 6)}, "are both given"),
         ({**CUTS, "output_attentions": True}, "output_attentions is not there"),

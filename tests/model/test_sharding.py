@@ -71,7 +71,7 @@ def test_a_recurrence_in_a_short_float_is_warned_of(alone, caplog):
     shard(model, SHORT, apart=False)
     mamba.logger.warning_once.cache_clear()
     model(TOKENS, MASK)
-    assert "the recurrence's parameters are computed with in torch.bfloat16, and it needs float32" in caplog.text
+    assert "the recurrence's parameters are torch.bfloat16; the scan needs float32" in caplog.text
 
 
 def test_batches_of_a_packed_row_are_planned_once(alone, monkeypatch):

@@ -234,7 +234,7 @@ def test_answers_that_no_passage_holds_whole_are_told_of(caplog):
     context = " ".join(["the"] * 40)
     rows = Dataset.from_dict({"text_a": ["a"], "text_b": [context], "answers": [[context]], "starts": [[0]]})
     kind_of(ANSWERS).encoded(rows, tokenizer(), 24, False, "train")
-    assert "words train: 1 of 1 answers stand whole in no passage of 24 tokens" in caplog.text
+    assert "words train: 1 of 1 answers fit in no window of 24 tokens" in caplog.text
 
 
 @pytest.mark.parametrize(

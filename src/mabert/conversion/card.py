@@ -60,8 +60,8 @@ Licence of the teacher: {", ".join(licences) or "its folder does not say; find o
 
 ## Agreement with the teacher
 
-These texts, by their tokens, are none that it learnt from. `cosine` compares the two models' vectors of a text (mean /
-tenth percentile); `neighbour` is the share of texts whose nearest other text is the same. The floor is the teacher with
+Held-out texts, grouped by length. `cosine` compares the two models' vectors of a text (mean / tenth percentile);
+`neighbour` is the share of texts whose nearest other text is the same. The floor is the teacher with
 the attention of the converted layers held at its mean.{longer_texts(request, outcome)}{answers(outcome)}
 
 | tokens | texts | cosine | neighbour | floor: cosine | neighbour |

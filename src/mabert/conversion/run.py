@@ -65,7 +65,7 @@ SURVEYED, TYPICAL = 4_000, 512
 TIMED = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Text lengths at which teacher and student are timed, besides the longest learnt from."""
 
-BEYOND = "the teacher has positions for {:,} tokens; longer texts are taught in windows of as many"
+BEYOND = "the teacher has positions for {0:,} tokens; longer texts are taught in windows of {0:,} tokens"
 """Logged if texts may be longer than the teacher reads."""
 
 BOTH = "{} does not say whether it reads texts or pairs of texts, so both are learnt; --pairs or --no-pairs says which"

@@ -118,7 +118,7 @@ def _read_all(named: Mapping[str, Any], total: int) -> tuple[str, list[int]]:
     (first, offsets), *others = told.items()
     for name, other in others:
         if other != offsets:
-            raise ValueError(f"{name} and {first} do not tell the same sequences: {other} and {offsets}")
+            raise ValueError(f"{name} and {first} disagree about where sequences start: {other} and {offsets}")
     return first, offsets
 
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, logging
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -17,19 +17,16 @@ from mabert.files.sentences import write_modules
 from mabert.model.anywhere import OpensAnywhere
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
-from mabert.model.boundaries import BOUNDARIES, read_boundaries
 from mabert.model.config import MaBertConfig
 from mabert.model.delta import whole
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.graphs import Graphs, serves
+from mabert.model.inputs import Inputs, read_inputs
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.model.norm import layer_norm
-from mabert.model.packing import Unpadding, is_tracing, total_of
 from mabert.model.quantizing import sparing
 from mabert.ops.transforms import is_mapped
-
-logger = logging.get_logger(__name__)
 
 
 class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
@@ -176,59 +173,26 @@ class MaBertModel(MaBertPreTrainedModel):
                 mask holds other numbers than 0 and 1; or the boundaries of a packed row are missing, do not cover it,
                 or come with a mask.
         """
-        given = self._check_shapes(input_ids, inputs_embeds, position_ids)
-        asked = kwargs.get("output_attentions")
-        kwargs["output_attentions"] = bool(self.config.output_attentions if asked is None else asked)
-        packing = read_boundaries(kwargs, given, attention_mask, position_ids)
-        if packing is not None and kwargs["output_attentions"]:
-            raise ValueError("output_attentions is not there for packed rows: give the texts as a padded batch")
-        for name in BOUNDARIES:
-            kwargs.pop(name, None)
-        checks = {"own_positions": position_ids is None, "unmasked": attention_mask is None and packing is None}
-        regime = self.config.padding_safe_masking
-        mask = PaddingMask.from_attention_mask(attention_mask, given, regime, packing)
-        if position_ids is None:
-            self._check_length(given.shape[1], mask)
-
-        unpadding = self._unpadding(mask, given, kwargs)
-        if unpadding is not None:
-            # Values at padding must have no effect, be it an id outside its table or a NaN that would reach a gradient.
-            input_ids, token_type_ids, position_ids, inputs_embeds = (
-                None if x is None else mask.zero(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
-            )
-        if position_ids is None:
-            position_ids = mask.positions(given.shape[:2], given.device)
-        inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
-        if unpadding is not None:
-            mask = PaddingMask(None, regime, unpadding.packing)
-        warn_of_holes(mask)
-        outputs = self._through_layers(inputs, checks, mask, unpadding, **{**kwargs, "return_dict": True})
-        return outputs if unpadding is None else unpadding.restore_all(outputs)
+        given = (input_ids, token_type_ids, position_ids, inputs_embeds)
+        batch = read_inputs(self.config, given, attention_mask, kwargs, few_totals=self.prepacked)
+        outputs = self._through_layers(batch, **{**kwargs, "return_dict": True})
+        return outputs if batch.unpadding is None else batch.unpadding.restore_all(outputs)
 
     @capture_outputs
-    def _through_layers(
-        self,
-        inputs: tuple[Tensor | None, Tensor | None, Tensor, Tensor | None],
-        checks: dict[str, bool],
-        mask: PaddingMask,
-        unpadding: Unpadding | None,
-        **kwargs: Any,
-    ) -> BaseModelOutput:
+    def _through_layers(self, batch: Inputs, **options: Any) -> BaseModelOutput:
         """Runs embeddings, stack and last LayerNorm; the outputs it records are padded or packed, as the layers ran.
 
-        The embeddings are computed in here because a tensor that the caller holds is not freed while the layers run.
-        They are computed from the padded batch, so that hooks and wrappers see its shape.
+        The embeddings are computed where they are passed on, since a tensor that a name holds is not freed while the
+        layers run.
         """
-        position_ids = inputs[2] if unpadding is None else unpadding.flatten(inputs[2])
-        spare = int(unpadding is not None and unpadding.spare > 0)
         run = self._layers if self.graphs is None else self._by_graph
-        last = run(self._embedded(inputs, checks, unpadding), position_ids, mask, spare, kwargs)
+        positions, spare = batch.packed_positions(), batch.spare
+        last = run(batch.packed(self._embedded(batch)), positions, batch.mask, spare, options)
         return BaseModelOutput(last_hidden_state=last)
 
-    def _embedded(self, inputs: Any, checks: dict[str, bool], unpadding: Unpadding | None) -> Tensor:
-        """Computes the embeddings, and packs them if the batch runs without its padding."""
-        hidden = self.embeddings(*inputs, **checks)
-        return hidden if unpadding is None else unpadding.flatten(hidden)
+    def _embedded(self, batch: Inputs) -> Tensor:
+        """Computes the embeddings of the padded batch, so that hooks and wrappers see its shape."""
+        return self.embeddings(*batch.tensors, own_positions=batch.own_positions, unmasked=batch.unmasked)
 
     def _layers(
         self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, spare: int, options: dict[str, Any]
@@ -273,81 +237,3 @@ class MaBertModel(MaBertPreTrainedModel):
     def _row(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask) -> Tensor:
         """Runs the layers on the row of a CUDA graph."""
         return self._layers(hidden, position_ids, mask, 0, {"output_attentions": False})
-
-    def _check_shapes(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, position_ids: Tensor | None
-    ) -> Tensor:
-        """Refuses inputs of wrong shapes; returns the ids or the embeddings, whichever is given."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        given = input_ids if inputs_embeds is None else inputs_embeds
-        assert given is not None
-        width = self.config.embedding_width
-        if inputs_embeds is None and given.dim() != 2:
-            raise ValueError(f"input_ids has shape {tuple(given.shape)}; it must be (batch, time)")
-        if inputs_embeds is not None and (given.dim() != 3 or given.shape[2] != width):
-            raise ValueError(f"inputs_embeds has shape {tuple(given.shape)}; it must be (batch, time, {width})")
-        shape = given.shape[:2]
-        if position_ids is not None and position_ids.shape not in (shape, (1, shape[1])):
-            raise ValueError(
-                f"position_ids has shape {tuple(position_ids.shape)}; it must be (batch or 1, time) = {tuple(shape)}"
-            )
-        return given
-
-    def _unpadding(self, mask: PaddingMask, given: Tensor, kwargs: Any) -> Unpadding | None:
-        """Plans how this batch runs as one row without its padding; None if it runs as it is.
-
-        A batch without padding runs as one row too where a prepacked model needs another number of rows (`total_of`).
-        """
-        valid, shape = mask.valid, given.shape[:2]
-        if self.prepacked and valid is None and mask.packing is None and total_of(shape.numel()) != shape.numel():
-            valid = torch.ones(shape, dtype=torch.bool, device=given.device)
-        return Unpadding.of(valid, self.prepacked) if valid is not None and self._unpads(mask, valid, kwargs) else None
-
-    def _unpads(self, mask: PaddingMask, valid: Tensor, kwargs: Any) -> bool:
-        """Returns whether a batch of these tokens, bool (batch, time), runs without its padding.
-
-        It runs padded and masked if attention weights are asked for, which are those of the padded batch; if a graph is
-        captured, whose shapes may not depend on the mask's values; and if gradients through hidden states may be asked
-        for, because those of an unpadded run are restored copies. The last holds only where masked execution is exact.
-        """
-        if self.config.unpad == "never" or mask.regime != "exact" or is_tracing() or kwargs["output_attentions"]:
-            return False
-        if not bool(valid.any()):
-            return False
-        asked = kwargs.get("output_hidden_states")
-        recorded = torch.is_grad_enabled() and (self.config.output_hidden_states if asked is None else asked)
-        return not recorded or has_holes(valid)
-
-    def _check_length(self, time: int, mask: PaddingMask) -> None:
-        limit = self.config.max_position_embeddings
-        if self.config.position_embedding != "learned" or time <= limit:
-            return
-        if mask.packing is not None:
-            time = mask.packing.longest
-        elif mask.valid is not None:
-            if is_tracing():
-                return
-            time = int(mask.valid.sum(dim=1).max())
-        if time > limit:
-            raise ValueError(
-                f"the input is {time} tokens long, max_position_embeddings is {limit}: truncate it, "
-                f"or stretch the positions with model.resize_position_embeddings({time})"
-            )
-
-
-def has_holes(valid: Tensor) -> bool:
-    """Returns whether any row of a mask, bool (batch, time), has padding between tokens."""
-    starts = (valid[:, 1:] & ~valid[:, :-1]).sum(dim=1) + valid[:, 0]
-    return bool((starts > 1).any())
-
-
-def warn_of_holes(mask: PaddingMask) -> None:
-    """Warns once that `exact` does not cover padding between tokens, because a convolution window spans the hole."""
-    if mask.valid is None or mask.regime != "exact" or is_tracing():
-        return
-    if has_holes(mask.valid):
-        logger.warning_once(
-            "a row of attention_mask has padding between tokens; masked execution is exact for left and right "
-            "padding only"
-        )

@@ -93,7 +93,7 @@ class Recurrence(KeepsValues):
         """
         if self.A_log.dtype in SHORT:
             logger.warning_once(
-                f"the recurrence's parameters are computed with in {self.A_log.dtype}, and it needs float32: give the "
+                f"the recurrence's parameters are {self.A_log.dtype}; the scan needs float32: give the "
                 "modules of class Recurrence a precision of their own (docs/many-machines.md)"
             )
         u, delta, B, C = steps

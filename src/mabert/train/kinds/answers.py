@@ -58,7 +58,7 @@ class Answers(Kind):
                 left -= set() if place is None else {passage.row}
                 passage.item.update(zip(("start_positions", "end_positions"), place or (0, 0), strict=True))
             if left:
-                told = "%s: %d of %d answers stand whole in no passage of %d tokens; they are learnt as having none"
+                told = "%s: %d of %d answers fit in no window of %d tokens; they are trained as unanswerable"
                 logger.warning(told, name, len(left), len(answers), max_length)
         return PassageExamples(passages, contexts)
 
