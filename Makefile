@@ -80,7 +80,6 @@ test-all: test test-slow
 
 bench: $(VENV)/.installed-lab
 	$(BIN)/mabert bench ops
-	$(BIN)/mabert bench parts
 	$(BIN)/mabert bench models --models mabert bert --measure memory latency --dtype bfloat16 float32
 
 # In an environment of its own, since some clients hold others back.

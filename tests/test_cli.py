@@ -312,12 +312,12 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "parts", "--models", "bert"], "models is for `bench models`, not for `bench parts`"),
+        (["bench", "ops", "--models", "bert"], "models is for `bench models`, not for `bench ops`"),
         (["bench", "lengths", "--lengths", "3"], "lengths is for `bench models`, not for `bench lengths`"),
         (["bench", "models", "--budget", "0"], "budget is 0.0; it must be above 0 and at most 1,000,000 seconds"),
         (["bench", "report", "a.json", "--quick"], "quick is for measurements of speed, not for `bench report`"),
         (["bench", "lengths", "--quick", "--texts", "a=b"], "texts has no effect with --quick"),
-        (["bench", "parts", "--profile", "best"], "profile is for `bench models`, not for `bench parts`"),
+        (["bench", "ops", "--profile", "best"], "profile is for `bench models`, not for `bench ops`"),
         (["bench", "models", "--quick", "--limit", "5"], "limit has no effect with --quick"),
         (["bench", "models", "--limit", "inf"], "--limit is inf; it must be above 0 and at most 1000000"),
         (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),

@@ -34,7 +34,6 @@ def run_demo(options: argparse.Namespace) -> None:
 KINDS = {
     "ops": "the two operators",
     "models": "memory, latency and training step of MaBERT and other encoders",
-    "parts": "how the time of one forward splits",
     "lengths": "batches of texts of uneven lengths, with and without padding",
     "similarity": "how well the vectors of models recognize similar texts",
     "retrieval": "how well models find long texts, beside BM25",
@@ -99,7 +98,7 @@ def run_bench(options: argparse.Namespace) -> None:
     load_libraries()
     check_device(options.device)
     bench = import_module(f"mabert_lab.bench.{MODULES.get(options.what, options.what)}")
-    there = {} if options.what == "parts" else {"device": options.device, "resume": options.resume}
+    there = {"device": options.device, "resume": options.resume}
     dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
         for name, told in bench.run(options.files, options.data or "hub:nyu-mll/glue", output).items():

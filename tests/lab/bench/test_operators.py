@@ -11,6 +11,7 @@ import torch
 
 from mabert_lab import cli
 from mabert_lab.bench import native, operators
+from mabert_lab.bench.limits import copy_rate
 
 
 class Off(torch.autograd.Function):
@@ -86,6 +87,12 @@ def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(
     assert {row["peak_mib"] for row in result["rows"]} == {1}
     assert len(result["rows"]) == 2 * 2 * 2 * (2 + 2)
     assert any(1 not in strides for strides in seen), "time is innermost"
+
+
+def test_the_copy_rate_counts_both_ways(monkeypatch):
+    monkeypatch.setattr("mabert_lab.bench.limits.timed", lambda copy: (copy(), 0.5)[1])
+    monkeypatch.setattr("mabert_lab.bench.limits._COPIED_BYTES", 1024)
+    assert copy_rate("cpu") == 2 * 1024 / 0.5
 
 
 @pytest.mark.slow
