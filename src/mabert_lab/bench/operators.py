@@ -1,9 +1,8 @@
 """Compares the two operators with their alternatives on the same tensors, in one run.
 
 The rivals are code of installed packages: the sequential scan of transformers' Mamba, the parallel scan of mamba.py,
-and torch's convolution with the transposes it needs. If a C++ compiler is installed, the scan also runs as a plain C++
-loop. On a GPU the scan's rival is mamba-ssm's, where its kernels are built. Nothing is timed unless the operators agree
-with the reference on this machine.
+and torch's convolution with the transposes it needs. On a GPU the scan's rival is mamba-ssm's, where its kernels are
+built. Nothing is timed unless the operators agree with the reference on this machine.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from torch.nn.functional import conv1d, silu, softplus
 from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
-from mabert_lab.bench import native
 from mabert_lab.bench.limits import copy_rate, synchronise
 from mabert_lab.bench.results import measured_on, record, table, three_digits
 
@@ -79,7 +77,7 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
     def job(operator: str, dtype: torch.dtype, batch: int, length: int, slow_rivals: bool) -> None:
         inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
         inputs = _laid_out(inputs, batch, device)
-        sides = _sides(operator, dtype, slow_rivals, device)
+        sides = _sides(operator, slow_rivals, device)
         cell = f"{operator}, {_name(dtype)}, {batch} x {length}" if on_gpu else f"{operator}, {_name(dtype)}, {length}"
         result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
         calls = _calls(sides, inputs)
@@ -245,14 +243,12 @@ def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return silu(y[..., : u.shape[1]]).transpose(1, 2).contiguous()
 
 
-def _sides(operator: str, dtype: torch.dtype, slow_rivals: bool, device: str) -> dict[str, Call]:
+def _sides(operator: str, slow_rivals: bool, device: str) -> dict[str, Call]:
     if operator == "depthwise_conv1d":
         return {"mabert": depthwise_conv1d, "torch": _torch_conv}
     sides: dict[str, Call] = {"mabert": selective_scan}
     if device == "cuda":  # what mamba-ssm's usual installation lacks
         return sides | ({"mamba-ssm": _mamba_ssm_scan} if find_spec("selective_scan_cuda") else {})
-    if dtype == torch.float32 and not native.missing():
-        sides["C++"] = native.scan
     if slow_rivals:
         sides |= {"transformers": _transformers_scan, "mamba.py": _mambapy_scan}
     return sides
@@ -267,8 +263,8 @@ def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, f
 
 
 def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str, str], Callable[[], object]]:
-    """Returns the timed calls by side and task; the C++ loop has no backward pass, and mamba-ssm's inputs lie in memory
-    as it takes them, so that it copies nothing."""
+    """Returns the timed calls by side and task; mamba-ssm's inputs lie in memory as it takes them, so
+    that it copies nothing."""
     turned = {
         name: tensor.transpose(1, 2).contiguous().transpose(1, 2) if tensor.dim() == 3 else tensor
         for name, tensor in inputs.items()
@@ -277,7 +273,7 @@ def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str,
     return {
         (side, task): task_of(function, turned if side == "mamba-ssm" else inputs, task)
         for side, function in sides.items()
-        for task in (TASKS[:1] if side == "C++" else TASKS)
+        for task in TASKS
     }
 
 
@@ -334,8 +330,6 @@ def show(console: Console, result: dict[str, Any]) -> None:
         console.print(table(title, *heads, lines, "ratio: its time over mabert's"))
     for what, rate in result["rates"].items():
         console.print(f"{what}: {rate / 1e12:,.2f}e12 a second")
-    if result["device"] == "cpu" and native.missing():
-        console.print(f"without the C++ loop: {native.missing()}")
     for memory in result["memory"]:
         console.print(
             f"{memory['time']} steps: {memory['saved_bytes'] / 2**20:,.1f} MiB saved, "
