@@ -79,13 +79,6 @@ def positions(*numbers, **more):
         ({"seq_idx": offsets(0, 0, 1)}, "seq_idx has 3 numbers for 6 tokens"),
         ({"seq_idx": offsets(0, 0, 1, 1, 0, 0)}, "seq_idx falls inside the row"),
         *(
-            ({name: torch.tensor([3, 3])}, f"{name} is given")
-            for name in ("seqlens", "cuseqlens", "cu_lens", "lengths", "document_ids", "segment_ids", "sample_ids")
-        ),
-        *(({name: offsets(0, 3, 6)}, f"{name} is given") for name in ("cumulative_seqlens_q", "sequence_ids")),
-        ({"cu_seqlens": offsets(0, 3, 6)}, "cu_seqlens is given; boundaries of packed sequences go by cu_seq_lens_q"),
-        ({"max_seqlen": 3}, "max_seqlen is given"),
-        *(
             (positions(*numbers), ANEW)
             for numbers in (
                 [0, 1, 2, 0, 1, 2],

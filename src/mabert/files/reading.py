@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Container
 from pathlib import Path
 from reprlib import Repr
@@ -12,14 +11,6 @@ from mabert.files.json import whole_characters
 
 _BLOCK = 1 << 20
 _WHOLE_DIGEST_LIMIT = 64 * _BLOCK
-
-DEEPEST = 64
-"""Most levels of nesting; no sensible file has more, and a deeper one would end in a RecursionError."""
-
-DIGITS = 4_000
-"""Most digits of a whole number, below Python's own limit."""
-
-TOO_DEEP = f"nested more than {DEEPEST} levels deep"
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
@@ -136,59 +127,17 @@ def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> A
         line: Whether messages add the line; off if `where` names it.
 
     Raises:
-        ValueError: If it is not JSON, or holds an impossible number or too many levels.
+        ValueError: If it is not JSON, or holds more digits or levels than Python reads.
     """
+
+    def refuse(word: str) -> Any:
+        raise json.JSONDecodeError(f"{word} is not a number; null stands for none", text, text.find(word))
+
     try:
-        value = json.loads(text, parse_constant=float if nan else _no_number, parse_int=_whole)
-        if not _is_deep(value):
-            return whole_characters(value) if "\\ud" in text.lower() else value
-        place, told = _deep_place(text), TOO_DEEP
+        value = json.loads(text, parse_constant=float if nan else refuse)
+        return whole_characters(value) if "\\ud" in text.lower() else value
     except json.JSONDecodeError as error:
-        place, told = error.pos, f"not JSON: {error.msg} at column {error.colno}"
-    except RecursionError:
-        place, told = _deep_place(text), TOO_DEEP
-    except _NumberError as error:
-        place, told = text.find(error.written), str(error)
-    raise ValueError(f"{where}: {told}" + (f" in line {text.count(chr(10), 0, place) + 1}" if line else ""))
-
-
-class _NumberError(ValueError):
-    def __init__(self, told: str, written: str) -> None:
-        super().__init__(told)
-        self.written = written
-
-
-def _no_number(word: str) -> Any:
-    raise _NumberError(f"not JSON: {word} is not a number; null stands for none", word)
-
-
-def _whole(digits: str) -> int:
-    if len(digits) > DIGITS:
-        raise _NumberError(too_long(digits), digits)
-    return int(digits)
-
-
-def too_long(digits: str) -> str:
-    """Returns the message for a whole number with too many digits."""
-    return f"a whole number has {len(digits):,} digits, {digits[:10]}..."
-
-
-def _is_deep(value: Any) -> bool:
-    """Returns whether a value has more levels than `DEEPEST`."""
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(DEEPEST):
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for values in inner for each in values if isinstance(each, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def _deep_place(text: str) -> int:
-    """Returns the position at which brackets are nested deeper than `DEEPEST`."""
-    depth = 0
-    for bracket in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket[0], 0)
-        if depth > DEEPEST:
-            return bracket.start()
-    return 0
+        at = f" in line {error.lineno}" if line else ""
+        raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno}{at}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not readable JSON: {error}") from error

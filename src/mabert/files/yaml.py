@@ -4,11 +4,6 @@ from typing import Any
 
 import yaml
 
-from mabert.files.reading import DEEPEST, DIGITS, TOO_DEEP, too_long
-
-MOST = 100_000
-"""Most values of a text once its aliases are expanded."""
-
 
 def parse_yaml(text: str, where: str) -> Any:
     """Parses YAML by a safe loader.
@@ -18,7 +13,7 @@ def parse_yaml(text: str, where: str) -> Any:
         where: Origin of the text, for messages.
 
     Raises:
-        ValueError: If it is not YAML, repeats a key, contains itself or has too many values or levels; names the line.
+        ValueError: If it is not YAML, repeats a key, or has more digits or levels than Python reads.
     """
     loader = None
     try:
@@ -28,7 +23,7 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f" in line {mark.line + 1}" if mark else ""
         raise ValueError(f"{where} is not YAML: {_shortened(error.problem or error.context)}{line}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{where} is not YAML: {_shortened(error)}") from error
     finally:
         if loader is not None:
@@ -40,50 +35,20 @@ def _shortened(told: object) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what cannot be meant: repeated keys, values that contain themselves, endless nesting and aliases."""
+    """Refuses repeated keys, and names the line of a value that cannot be made."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.depth = 0
-        self.sizes: dict[int, int] = {}  # of whole nodes, aliases expanded
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        mark = self.peek_event().start_mark
-        if self.depth == DEEPEST:
-            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=mark)
-        alias = isinstance(self.peek_event(), yaml.AliasEvent)
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        if node is None:
-            return node
-        if alias and id(node) not in self.sizes:
-            raise yaml.MarkedYAMLError(problem="an alias stands within what it is an alias of", problem_mark=mark)
-        if not alias:
-            self._measure(node)
-        if self.sizes[id(node)] > MOST:
-            raise yaml.MarkedYAMLError(problem=f"aliases make more than {MOST:,} values", problem_mark=mark)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (name := (key.tag, key.value)) in lines:
+                told = f"{key.value[:60]!r} stands in line {lines[name]} already, and again"
+                raise yaml.MarkedYAMLError(problem=told, problem_mark=key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                lines[key.tag, key.value] = key.start_mark.line + 1
         return node
 
-    def _measure(self, node: yaml.Node) -> None:
-        """Notes how many values a node has; refuses a repeated key."""
-        inner: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
-            inner = node.value
-        elif isinstance(node, yaml.MappingNode):
-            inner = [each for pair in node.value for each in pair]
-            lines: dict[tuple[str, str], int] = {}
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and (name := (key.tag, key.value)) in lines:
-                    told = f"{key.value[:60]!r} stands in line {lines[name]} already, and again"
-                    raise yaml.MarkedYAMLError(problem=told, problem_mark=key.start_mark)
-                if isinstance(key, yaml.ScalarNode):
-                    lines[key.tag, key.value] = key.start_mark.line + 1
-        self.sizes[id(node)] = 1 + sum(self.sizes[id(each)] for each in inner)
-
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if isinstance(node, yaml.ScalarNode) and len(node.value) > DIGITS and node.tag == "tag:yaml.org,2002:int":
-            raise yaml.MarkedYAMLError(problem=too_long(node.value), problem_mark=node.start_mark)
         try:
             return super().construct_object(node, deep)
         except (

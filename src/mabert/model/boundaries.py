@@ -18,13 +18,6 @@ BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", 
 """The keyword arguments for sequences in a row in transformers' padding-free training, named as by its collator, and
 `ON_HOST`."""
 
-_LIKE_BOUNDARIES = (
-    *("cuseq", "culen", "cumulativeseq", "seq", "lengths", "maxlen", "maxseq"),
-    *("document", "docid", "segmentid", "sampleid"),
-)
-"""Prefixes, without underscores, of names that others use for boundaries. A forward accepts any name and would silently
-ignore these."""
-
 
 def read_boundaries(
     given: Mapping[str, Any], input: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
@@ -43,10 +36,10 @@ def read_boundaries(
     Raises:
         ValueError: If boundaries are missing although positions restart inside a row; if they fall, do not cover the
             row, or contradict each other or the positions (which restart elsewhere, or count on across a boundary); if
-            they come with a mask or more than one row, or have an unknown name; or while a graph is captured, which
-            cannot depend on their values.
+            they come with a mask or more than one row; or while a graph is captured, which cannot depend on their
+            values.
     """
-    named = _named(given)
+    named = {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
     if not named:
         if not is_tracing() and _restarts(position_ids, attention_mask):
             raise ValueError(
@@ -79,15 +72,6 @@ def _fits(told: Tensor, device: torch.device) -> bool:
     """Returns whether kernels can read a caller's offsets as they are."""
     usable = told.dtype == torch.int32 and told.dim() == 1 and told.is_contiguous()
     return usable and told.device == device and not told.is_inference()
-
-
-def _named(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the boundaries among a forward's arguments, and refuses those under other libraries' names."""
-    for name, value in given.items():
-        alike = name.replace("_", "").startswith(_LIKE_BOUNDARIES) and name not in BOUNDARIES
-        if alike and value is not None:
-            raise ValueError(f"{name} is given; boundaries of packed sequences go by {', '.join(BOUNDARIES)}")
-    return {name: given[name] for name in BOUNDARIES if given.get(name) is not None}
 
 
 def _check_company(named: Mapping[str, Any], rows: int, attention_mask: Tensor | None) -> None:
