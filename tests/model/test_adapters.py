@@ -1,9 +1,6 @@
 """Adapters, hooks and weights of a class of their own: what a person puts in a layer's place, or hangs on it, is
 called, and sees the batch that BERT would show it."""
 
-import sys
-from importlib import import_module
-
 import pytest
 import torch
 from accelerate import init_empty_weights, load_checkpoint_and_dispatch, load_checkpoint_in_model
@@ -14,7 +11,6 @@ from torch import nn
 from transformers import BertConfig, BertModel
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
-from mabert.model import adapters
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from tests.model.helpers import LABELS, MAKINGS, MASK, TOKENS, build, config
 
@@ -91,6 +87,7 @@ def test_what_a_layer_in_anothers_place_gives_is_not_written_over():
 
 
 MIXTURE = MAKINGS["a mixture"]
+PROJECTIONS = ["query", "value", "in_proj", "out_proj"]
 WAYS = {
     "word embeddings": LoraConfig(target_modules=["word_embeddings"]),
     "every table": LoraConfig(target_modules=["word_embeddings", "position_embeddings", "token_type_embeddings"]),
@@ -101,9 +98,9 @@ WAYS = {
     "time constants": LoraConfig(target_modules=["dt_proj"], target_parameters=["A_log"]),
     "all layers": LoraConfig(target_modules="all-linear"),
     "head": LoraConfig(target_modules=["in_proj"], modules_to_save=["classifier", "pooler"]),
-    "LoRA": LoraConfig(),
-    "DoRA": LoraConfig(use_dora=True),
-    "IA3": IA3Config(),
+    "LoRA": LoraConfig(target_modules=PROJECTIONS),
+    "DoRA": LoraConfig(target_modules=PROJECTIONS, use_dora=True),
+    "IA3": IA3Config(target_modules=["key", "value", "in_proj", "down"], feedforward_modules=["down"]),
 }
 
 
@@ -123,25 +120,6 @@ def test_adapters_of_peft_learn_and_are_saved(way, making, tmp_path):
     expected = model.eval()(TOKENS, MASK).logits
     assert torch.equal(again(TOKENS, MASK).logits, expected)
     assert not torch.equal(build(kind, making, dtype=torch.float32)(TOKENS, MASK).logits, expected)
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_tables_are_filled_whether_they_are_imported_before_or_behind(monkeypatch, tmp_path, before):
-    name = "tables_of_peft"
-    (tmp_path / f"{name}.py").write_text("".join(f"{table} = {{'bert': ['query']}}\n" for table in adapters.DEFAULTS))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(adapters, "TABLES", name)
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    if before:
-        import_module(name)
-    finders = len(sys.meta_path)
-    for _ in range(2):
-        adapters.register_with_peft("mabert")
-    tables = import_module(name)
-    assert {table: getattr(tables, table)["mabert"] for table in adapters.DEFAULTS} == adapters.DEFAULTS
-    assert all(getattr(tables, table)["bert"] == ["query"] for table in adapters.DEFAULTS)
-    assert len(sys.meta_path) == finders
 
 
 @pytest.mark.skipif(not PREPACKS, reason="oneDNN's layouts are for x86 processors")

@@ -66,7 +66,8 @@ def test_lora_learns_over_quantized_weights(tmp_path, name):
         if isinstance(part, torch.nn.Linear):
             left_out = module.startswith(HEADS) or (name != "torchao" and module.endswith(NARROW))
             assert (type(part.weight.data) is torch.Tensor and part.weight.dtype == torch.float32) == left_out, module
-    model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS"))
+    projections = ["query", "value", "in_proj", "out_proj"]
+    model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=projections))
     model(IDS, attention_mask=MASK, labels=torch.tensor([0, 1])).loss.backward()
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     assert learning

@@ -13,7 +13,6 @@ from transformers import (
 )
 from transformers.models.auto import modeling_auto
 
-from mabert.model.adapters import register_with_peft
 from mabert.model.config import SCHEDULES, MaBertConfig, expand_schedule
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.heads import (
@@ -79,5 +78,4 @@ def register() -> None:
 
 
 register()
-register_with_peft(MaBertConfig.model_type)
 register_named()
