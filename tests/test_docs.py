@@ -11,7 +11,6 @@ import tokenize
 from pathlib import Path
 
 import pytest
-import yaml
 from markdown_it import MarkdownIt
 
 from mabert import cli
@@ -25,16 +24,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 SITE = DOCS.parent / "mkdocs.yml"
 
 RESULTS = DOCS.parent / "benchmarks/results"
-
-
-def navigation(section):
-    """The pages that a section of the site names."""
-    (pages,) = (each[section] for each in yaml.safe_load(SITE.read_text(encoding="utf-8"))["nav"] if section in each)
-    return [DOCS.parent / file for page in pages for file in page.values()]
-
-
-LONGEST = {**dict.fromkeys(navigation("Guides"), 1200), DOCS / "results.md": 1500, DOCS.parent / "README.md": 850}
-"""Words that a page may have, of those with a letter or a digit."""
 
 
 def test_the_page_on_padding_has_the_truth_table_of_its_measurement():
@@ -202,12 +191,6 @@ def test_the_commands_of_the_guides_can_be_typed_one_after_the_other():
             assert output not in made, f"{' '.join(words)}: {output} is there already"
             made[output] = getattr(options, "seeds", [])
     assert inputs > 5
-
-
-@pytest.mark.parametrize("page", LONGEST, ids=lambda page: page.name)
-def test_a_page_is_read_in_minutes(page):
-    words = [word for word in page.read_text(encoding="utf-8").split() if re.search(r"[^\W_]", word)]
-    assert len(words) <= LONGEST[page]
 
 
 @pytest.mark.slow
