@@ -23,7 +23,7 @@ class Again:
     made = 0
     replayed = 0
 
-    def __init__(self, function, pool=None):
+    def __init__(self, function, place):
         Again.made += 1
         self.function = function
         function()
@@ -51,6 +51,7 @@ def by_stand_in():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graphs, "Captured", Again)
         patch.setattr(graphs, "LONGEST_ROW", 512)
+        patch.setattr(graphs.Place, "new", lambda: None)
         for module in (attention, graphs):
             patch.setattr(module, "has_variable_length", lambda *_: True)
         patch.setattr(varlen, "varlen_attn", attended)
@@ -160,6 +161,19 @@ def test_threads_get_their_own_vectors(both):
             same(found, expected[turn % 8])
 
 
+@torch.inference_mode()
+def test_what_cannot_be_captured_names_the_way_out(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    _, by_graphs = models()
+    monkeypatch.setattr(graphs, "Captured", fails)
+    ids = batch([30])[0]
+    by_graphs(ids)
+    with pytest.raises(RuntimeError, match=r"made of the layers \(operation not .* capturing\); .* graphs=False"):
+        by_graphs(ids)
+
+
 def test_windows_and_own_mixers_have_no_graphs():
     windowed = build(MaBertModel, config(layer_pattern="TT", attention_window=[4, None]))
     use_graphs(windowed)
@@ -172,7 +186,7 @@ def test_a_captured_row_waits_for_nothing(monkeypatch):
     waited = []
 
     class Noting(Again):
-        def __init__(self, function, pool=None):
+        def __init__(self, function, place):
             gpu.waits.clear()
             with graphs.holding() as self.held:
                 function()
@@ -182,7 +196,6 @@ def test_a_captured_row_waits_for_nothing(monkeypatch):
             pass
 
     monkeypatch.setattr(graphs, "Captured", Noting)
-    monkeypatch.setattr(graphs, "new_pool", lambda _: None)
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda query, *_: query.clone())
     with stand_in() as gpu, torch.inference_mode():
         given = ids.to(GPU)

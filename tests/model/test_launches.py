@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -147,6 +148,31 @@ def test_what_is_kept_is_made_anew_when_the_weight_changes(monkeypatch):
     assert list(layer.state_dict()) == ["weight"]
     assert layer in _kept
     assert copy.deepcopy(layer) not in _kept
+
+
+def test_streams_keep_values_of_their_own_and_a_graph_takes_those_there(monkeypatch):
+    monkeypatch.setattr(keeping, "_may_keep", lambda *_: True)
+    layer, weight, made = keeping.KeepsValues(), torch.ones(2), []
+
+    def function(weight):
+        made.append(-weight)
+        return made[-1]
+
+    with stand_in(), pytest.MonkeyPatch.context() as patch:
+        moved = weight.to(GPU)
+
+        @torch.inference_mode()
+        def on(stream):
+            patch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(cuda_stream=stream))
+            return kept(layer, function, moved)
+
+        for stream in (1, 2, 1, 2):
+            assert on(stream) is made[stream - 1]
+        with keeping.holding() as held:
+            assert on(2) is made[1]
+            on(3)
+        assert held == [made[1]]
+        assert len(made) == 3
 
 
 def test_nothing_is_kept_on_a_cpu():

@@ -4,6 +4,7 @@ A graph holds shapes and addresses, so it serves rows of up to its number of tok
 one packed row, copied to where the graph reads; what is left of the row is a sequence that nobody reads.
 """
 
+import contextlib
 import itertools
 import threading
 from collections import Counter, OrderedDict
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mabert.machine.memory import is_out_of_memory
 from mabert.model.attention import has_variable_length
 from mabert.model.kept import holding, in_inference
 from mabert.model.masking import PaddingMask, Regime
@@ -68,11 +70,15 @@ class Captured:
 
     Args:
         function: What to capture: reads and writes tensors that stay where they are.
-        pool: Memory for what it computes in between, shared with graphs that do not run at once.
+        place: Where it is captured; default, a place of its own.
+
+    Raises:
+        RuntimeError: It cannot be captured.
     """
 
-    def __init__(self, function: Callable[[], None], pool: Any = None) -> None:
-        current, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+    def __init__(self, function: Callable[[], None], place: "Place | None" = None) -> None:
+        pool, stream = place or Place.new()
+        current = torch.cuda.current_stream()
         stream.wait_stream(current)
         # Compiles kernels, chooses those of products, and makes what layers keep, none of which a capture allows.
         with torch.cuda.stream(stream):
@@ -91,6 +97,23 @@ class Captured:
         self.graph.replay()
 
 
+class Place(NamedTuple):
+    """What graphs share that do not run at once.
+
+    Attributes:
+        pool: Memory for what they compute in between.
+        stream: The stream that captures them, for which layers keep what they keep once.
+    """
+
+    pool: Any
+    stream: torch.cuda.Stream
+
+    @classmethod
+    def new(cls) -> "Place":
+        """Makes a place on the current GPU."""
+        return cls(torch.cuda.graph_pool_handle(), torch.cuda.Stream())
+
+
 class Graphs:
     """The graphs of one model's layers, captured as shapes come up. Several threads may call it, one at a time runs.
 
@@ -106,7 +129,7 @@ class Graphs:
         self.seen: Counter[Shape] = Counter()
         self.graphs: OrderedDict[Shape, tuple[Captured, Tensor]] = OrderedDict()
         self.lock = threading.Lock()
-        self.pool: Any = None
+        self.place: Place | None = None
         self.row: Row | None = None
 
     def __call__(self, hidden: Tensor, position_ids: Tensor, lengths: tuple[int, ...]) -> Tensor | None:
@@ -126,9 +149,9 @@ class Graphs:
         shape = Shape.for_row(lengths, _autocast_dtype(hidden.device.type))
         ends = [0, *itertools.accumulate(lengths)]
         offsets = torch.tensor(ends + [shape.tokens] * (shape.sequences + 1 - len(ends)), dtype=torch.int32)
-        with self.lock:
+        with self.lock, torch.cuda.device(hidden.device) if hidden.is_cuda else contextlib.nullcontext():
             if self.row is None:
-                self.row, self.pool = Row.like(hidden), new_pool(hidden.device)
+                self.row = Row.like(hidden)
             self.row.fill(hidden, position_ids, shape.tokens)
             self._compute(shape, offsets, self.row)
             return self.row.output[:, :total].clone()
@@ -143,12 +166,25 @@ class Graphs:
                 return self._run(shape, read, row)
             while len(self.graphs) >= MOST_GRAPHS:
                 self.graphs.popitem(last=False)
-            self.graphs[shape] = Captured(lambda: self._run(shape, read, row), self.pool), read
+            self.graphs[shape] = self._captured(lambda: self._run(shape, read, row)), read
         self.graphs.move_to_end(shape)
         graph, read = self.graphs[shape]
         read.copy_(offsets, non_blocking=True)
         graph.replay()
         return None
+
+    def _captured(self, function: Callable[[], None]) -> Captured:
+        try:
+            if self.place is None:
+                self.place = Place.new()
+            return Captured(function, self.place)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise RuntimeError(
+                f"no CUDA graph could be made of the layers ({str(error).splitlines()[0]}); open the model without, by "
+                "graphs=False or --no-graphs"
+            ) from error
 
     def _run(self, shape: Shape, offsets: Tensor, row: "Row") -> None:
         """Runs the layers on the row."""
@@ -190,11 +226,6 @@ class Row(NamedTuple):
         self.hidden[:, :total].copy_(hidden)
         self.hidden[:, total:tokens].zero_()
         self.positions[:, :total].copy_(position_ids)
-
-
-def new_pool(device: torch.device) -> Any:
-    """Returns a name for memory that graphs share."""
-    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 def use_graphs(model: "MaBertModel") -> None:

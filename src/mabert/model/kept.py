@@ -14,8 +14,9 @@ from mabert.model.packing import is_tracing
 
 T = TypeVar("T")
 
-_kept: WeakKeyDictionary[nn.Module, tuple[Any, Any]] = WeakKeyDictionary()
-"""The values beside the modules, so that copies, pickles and state dicts of a module do not have them."""
+_kept: WeakKeyDictionary[nn.Module, dict[int | None, tuple[Any, Any]]] = WeakKeyDictionary()
+"""The values of each stream, with what they are of, beside the modules, so that copies, pickles and state dicts of a
+module do not have them."""
 
 _held: ContextVar[list[Any] | None] = ContextVar("mabert_held", default=None)
 """What the CUDA graph holds that is being captured."""
@@ -46,17 +47,17 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
         return function(*weights)
     device = present[0].device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-    key = [stream, *map(_state, present)]
-    known, value = _kept.get(module, (None, None))
+    key = [*map(_state, present)]
+    there = {each: entry for each, entry in _kept.get(module, {}).items() if entry[0] == key}
     if held is not None:
-        if known != key:
+        if stream not in there:
             return function(*weights)
-        held.append(value)
-    elif known != key:
+        held.append(there[stream][1])
+    elif stream not in there:
         with torch.inference_mode(False), torch.no_grad():
-            value = function(*weights)
-        _kept[module] = key, value
-    return value
+            there[stream] = key, function(*weights)
+        _kept[module] = there
+    return there[stream][1]
 
 
 @contextlib.contextmanager
