@@ -192,7 +192,7 @@ def test_the_masks_are_measured_where_padding_is_run(walk, monkeypatch):
             runs.append(valid)
             return Unpadding.of(valid, *more)
 
-    monkeypatch.setattr("mabert.model.encoder.Unpadding", Noted)
+    monkeypatch.setattr("mabert.model.inputs.Unpadding", Noted)
     rows = padding.padding_drift(walk[0] / "converted", "the reader moves under the road")
     assert len(runs) == len([row for row in rows if row["masking"] == "unpadded" and row["padding"]])
 
