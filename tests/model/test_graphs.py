@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert import MaBertModel
+from mabert import MaBertForMaskedLM, MaBertModel
+from mabert.infer.load import cast_products
 from mabert.model import attention, graphs
 from mabert.model.graphs import Shape, use_graphs
 from tests.model.helpers import VOCAB, build, config
@@ -117,7 +118,7 @@ def test_a_graph_is_made_the_second_time_and_the_oldest_goes(monkeypatch):
     plain, by_graphs = models()
     monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
     before = Again.made
-    for time, made in ((60, 0), (60, 1), (60, 1), (120, 1), (120, 2), (180, 2), (180, 3), (120, 3), (60, 4)):
+    for time, made in ((60, 0), (60, 1), (60, 1), (120, 1), (120, 2), (180, 2), (180, 2), (180, 2), (180, 3), (120, 3)):
         ids = batch([time], seed=made)[0]
         same(by_graphs(ids).last_hidden_state, plain(ids).last_hidden_state)
         assert Again.made - before == made, time
@@ -162,6 +163,31 @@ def test_threads_get_their_own_vectors(both):
 
 
 @torch.inference_mode()
+def test_where_memory_is_full_no_more_graphs_are_made(monkeypatch):
+    def fails(*_):
+        tried.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    tried = []
+    plain, by_graphs = models()
+    monkeypatch.setattr(graphs, "Captured", fails)
+    ids = batch([30])[0]
+    for _ in range(4):
+        same(by_graphs(ids).last_hidden_state, plain(ids).last_hidden_state)
+    assert len(tried) == 1
+
+
+@torch.inference_mode()
+def test_vectors_keep_the_dtype_of_the_layers():
+    """A projection under autocast leaves the short float, the last LayerNorm the wide one."""
+    stack = graphs.Graphs(lambda hidden, *_: hidden.double(), "exact")
+    hidden, positions = torch.randn(1, 20, 4), torch.arange(20)[None]
+    for _ in range(3):
+        assert torch.equal(stack(hidden, positions, (20,)), hidden.double())
+    assert stack(hidden.double(), positions, (20,)) is None
+
+
+@torch.inference_mode()
 def test_what_cannot_be_captured_names_the_way_out(monkeypatch):
     def fails(*_):
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
@@ -172,6 +198,16 @@ def test_what_cannot_be_captured_names_the_way_out(monkeypatch):
     by_graphs(ids)
     with pytest.raises(RuntimeError, match=r"made of the layers \(operation not .* capturing\); .* graphs=False"):
         by_graphs(ids)
+
+
+def test_weights_of_products_are_cast_once_and_tables_stay():
+    plain, cast = (build(MaBertForMaskedLM, config(), dtype=torch.float32) for _ in range(2))
+    cast_products(cast)
+    assert cast.mabert.embeddings.word_embeddings.weight.dtype == torch.float32
+    assert cast.mabert.layers[0].mixer.in_proj.weight.dtype == torch.bfloat16
+    assert cast.mabert.layers[0].mixer.cores[0].recurrence.A_log.dtype == torch.float32
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(cast(batch([9])[0]).logits, plain(batch([9])[0]).logits, rtol=0, atol=0)
 
 
 def test_windows_and_own_mixers_have_no_graphs():

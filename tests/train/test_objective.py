@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mabert.train.objective import mean_over_scored
+from mabert.train.objective import SCORED, mean_over_scored, with_places
 
 
 def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient():
@@ -31,3 +31,10 @@ def test_parts_of_a_step_add_up_to_its_mean():
         for part, row, count in zip(logits.split(2), labels.split(2), (4, torch.tensor(4)), strict=True)
     ]
     assert sum(parts).item() == pytest.approx(whole.item())
+
+
+def test_a_batch_gets_the_places_of_its_labels():
+    batch = {"input_ids": torch.arange(6).view(2, 3), "labels": torch.tensor([[-100, 4, 0], [-100, -100, 9]])}
+    made = with_places(lambda examples: examples, batch)
+    assert made.pop(SCORED).tolist() == [1, 2, 5]
+    assert made == batch

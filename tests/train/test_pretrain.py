@@ -231,6 +231,22 @@ def test_divergence_names_step_and_batch_and_keeps_checkpoints(tmp_path, bias, t
     assert all(torch.isfinite(v).all() for v in weights(tmp_path / "run/checkpoint-4").values())
 
 
+@pytest.mark.parametrize("due", [{"save_steps": 6}, {"eval_steps": 6}, {"log_steps": 6}, {"steps": 6}, {}])
+def test_a_loss_that_is_read_late_names_its_step_and_nothing_is_built_on_it(tmp_path, monkeypatch, due):
+    """With one micro-batch a step, a loss is read in the next step, or before its step is saved, measured or logged."""
+
+    def poison(model):
+        model.predictions.decoder.bias.fill_(math.nan)
+
+    measured = []
+    monkeypatch.setattr(pretraining, "held_out_sums", lambda *_: measured.append(1))
+    plan = recipe(tmp_path, micro_batch_size=8, **{"save_steps": 100, "eval_steps": 100, "log_steps": 100, **due})
+    with pytest.raises(TrainingDivergedError, match="the loss is nan at step 6, in the batch of samples 40 to 47"):
+        go(plan, tmp_path / "run", callbacks=[At(5, poison)])
+    assert not measured
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
 def test_a_last_step_that_leaves_no_numbers_is_divergence(tmp_path):
     plan = recipe(tmp_path, steps=1, warmup_steps=0, learning_rate=1e30)
     with pytest.raises(TrainingDivergedError, match="the loss is nan on held-out text after step 1; a lower learning"):

@@ -9,6 +9,7 @@ import itertools
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -35,6 +36,10 @@ the same shape before, so no vector changes then."""
 
 Stack = Callable[[Tensor, Tensor, PaddingMask], Tensor]
 """Maps vectors (1, tokens, D) and position ids (1, tokens) of a packed row to the last hidden state, (1, tokens, D)."""
+
+
+_CAPTURING = threading.Lock()
+"""Held while any model's graph is captured: the start of a capture waits for the GPU, which another one forbids."""
 
 
 class Shape(NamedTuple):
@@ -87,6 +92,7 @@ class Captured:
         current.wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with (
+            torch.cuda.stream(current),  # restored even where the capture fails
             holding() as self.held,
             torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
@@ -115,7 +121,7 @@ class Place(NamedTuple):
 
 
 class Graphs:
-    """The graphs of one model's layers, captured as shapes come up. Several threads may call it, one at a time runs.
+    """The graphs of one model's layers, captured as shapes come up. Threads take turns, all on one stream.
 
     The weights must not change any more: graphs read what layers keep of them.
 
@@ -131,6 +137,7 @@ class Graphs:
         self.lock = threading.Lock()
         self.place: Place | None = None
         self.row: Row | None = None
+        self.full = False
 
     def __call__(self, hidden: Tensor, position_ids: Tensor, lengths: tuple[int, ...]) -> Tensor | None:
         """Runs the layers by a graph.
@@ -141,7 +148,7 @@ class Graphs:
             lengths: Tokens of each sequence.
 
         Returns:
-            The last hidden state, (1, total, D); None for a row that is too long.
+            The last hidden state, (1, total, D); None for a row that is too long, or of other dtypes than the first.
         """
         total = hidden.shape[1]
         if not 0 < total <= LONGEST_ROW:
@@ -151,9 +158,12 @@ class Graphs:
         offsets = torch.tensor(ends + [shape.tokens] * (shape.sequences + 1 - len(ends)), dtype=torch.int32)
         with self.lock, torch.cuda.device(hidden.device) if hidden.is_cuda else contextlib.nullcontext():
             if self.row is None:
-                self.row = Row.like(hidden)
+                self.row = Row.like(hidden, shape.dtype)
+            if (hidden.dtype, shape.dtype) != (self.row.hidden.dtype, self.row.autocast):
+                return None
             self.row.fill(hidden, position_ids, shape.tokens)
             self._compute(shape, offsets, self.row)
+            assert self.row.output is not None
             return self.row.output[:, :total].clone()
 
     def _compute(self, shape: Shape, offsets: Tensor, row: "Row") -> None:
@@ -162,25 +172,39 @@ class Graphs:
         if shape not in self.graphs:
             with torch.inference_mode(False):
                 read = offsets.to(row.hidden.device, non_blocking=True)
-            if self.seen[shape] < SEEN:
+            graph = self._captured(lambda: self._run(shape, read, row)) if self._deserves(shape) else None
+            if graph is None:
                 return self._run(shape, read, row)
-            while len(self.graphs) >= MOST_GRAPHS:
-                self.graphs.popitem(last=False)
-            self.graphs[shape] = self._captured(lambda: self._run(shape, read, row)), read
+            self.graphs[shape] = graph, read
         self.graphs.move_to_end(shape)
         graph, read = self.graphs[shape]
         read.copy_(offsets, non_blocking=True)
         graph.replay()
         return None
 
-    def _captured(self, function: Callable[[], None]) -> Captured:
+    def _deserves(self, shape: Shape) -> bool:
+        """Returns whether a shape gets a graph; where there are enough, only in place of one that came up less."""
+        if self.full or self.seen[shape] < SEEN:
+            return False
+        if len(self.graphs) < MOST_GRAPHS:
+            return True
+        oldest = next(iter(self.graphs))
+        if self.seen[shape] <= self.seen[oldest]:
+            return False
+        del self.graphs[oldest]
+        return True
+
+    def _captured(self, function: Callable[[], None]) -> Captured | None:
+        """Captures a function; None where memory is full, after which no more graphs are made."""
         try:
             if self.place is None:
                 self.place = Place.new()
-            return Captured(function, self.place)
+            with _CAPTURING:
+                return Captured(function, self.place)
         except RuntimeError as error:
             if is_out_of_memory(error):
-                raise
+                self.full = True
+                return None
             raise RuntimeError(
                 f"no CUDA graph could be made of the layers ({str(error).splitlines()[0]}); open the model without, by "
                 "graphs=False or --no-graphs"
@@ -195,30 +219,36 @@ class Graphs:
         casting = torch.autocast(row.hidden.device.type, shape.dtype, shape.dtype is not None, cache_enabled=False)
         with trusting(offsets, shape.tokens), casting:
             made = self.stack(row.hidden[:, : shape.tokens], row.positions[:, : shape.tokens], mask)
+        if row.output is None:
+            with torch.inference_mode(False):
+                row.output = torch.zeros(1, LONGEST_ROW, made.shape[2], dtype=made.dtype, device=made.device)
         row.output[:, : shape.tokens].copy_(made)
 
 
-class Row(NamedTuple):
+@dataclass
+class Row:
     """Where graphs read and write, each for `LONGEST_ROW` tokens.
 
     Attributes:
         hidden: Vectors that enter the layers, (1, tokens, D).
         positions: Position ids, (1, tokens).
-        output: The last hidden state, (1, tokens, D).
+        autocast: Dtype of autocast, None without.
+        output: The last hidden state, (1, tokens, D), in the dtype that the layers give it; None before the first.
     """
 
     hidden: Tensor
     positions: Tensor
-    output: Tensor
+    autocast: torch.dtype | None
+    output: Tensor | None = None
 
     @classmethod
-    def like(cls, hidden: Tensor) -> "Row":
+    def like(cls, hidden: Tensor, autocast: torch.dtype | None) -> "Row":
         """Makes a row for such vectors."""
         shape, device = (1, LONGEST_ROW), hidden.device
         with torch.inference_mode(False):
             positions = torch.zeros(shape, dtype=torch.int64, device=device)
-            inside, outside = (torch.zeros(*shape, hidden.shape[2], dtype=hidden.dtype, device=device) for _ in "io")
-        return cls(inside, positions, outside)
+            inside = torch.zeros(*shape, hidden.shape[2], dtype=hidden.dtype, device=device)
+        return cls(inside, positions, autocast)
 
     def fill(self, hidden: Tensor, position_ids: Tensor, tokens: int) -> None:
         """Writes a row's inputs, and zeros up to the graph's number of tokens."""

@@ -169,6 +169,8 @@ def pretrain(
 def compile_layers(model: nn.Module) -> None:
     """Compiles a model's layers in place, each by itself: layers of a kind share what is compiled, whatever the batch's
     shape, and the state dict keeps its names."""
+    # Layers share one count of what was compiled, and dynamo silently runs eagerly beyond eight.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.compile()

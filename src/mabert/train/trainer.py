@@ -165,6 +165,10 @@ class MaBertTrainer(RecordingTrainer):
         last, self.unread = self.unread, None
         self.check_loss(last)
 
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        self.check_last_loss()  # what is logged was waited for
+        super().log(logs, start_time)
+
     def is_diverged(self, loss: float) -> bool:
         """Checks whether a loss is not finite or above `loss_limit`."""
         return not (math.isfinite(loss) and loss <= self.loss_limit)
