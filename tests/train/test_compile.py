@@ -10,7 +10,8 @@ from torch._dynamo.utils import counters
 
 from mabert import MaBertForMaskedLM
 from mabert.model import attention
-from mabert.train.pretrain import compile_layers, pretrain
+from mabert.train.optim import compile_layers
+from mabert.train.pretrain import pretrain
 from tests.model.helpers import build, config
 from tests.train.helpers import recipe, tokenizer
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.baselines.load import class_for, load_config, weights_digest
@@ -34,6 +33,7 @@ from mabert.model.heads import IGNORED
 from mabert.model.load import parameters_of
 from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
 from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_scored, with_places
+from mabert.train.optim import compile_layers
 from mabert.train.recipe import PretrainRecipe, as_mapping
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.start import bytes_of_batch, model_config, new_model, started_model, trained_by_mlm
@@ -164,16 +164,6 @@ def pretrain(
     trainer.train(kept)
     outcome = finish(trainer, folder.path, finishes) | data.counts
     return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
-
-
-def compile_layers(model: nn.Module) -> None:
-    """Compiles a model's layers in place, each by itself: layers of a kind share what is compiled, whatever the batch's
-    shape, and the state dict keeps its names."""
-    # Layers share one count of what was compiled, and dynamo silently runs eagerly beyond eight.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.compile()
 
 
 def asked_tokenizer(recipe: PretrainRecipe, before: str | None) -> tuple[PreTrainedTokenizerFast, str]:

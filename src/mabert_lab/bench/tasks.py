@@ -15,7 +15,7 @@ from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
 from mabert.train.objective import at_places, mean_over_scored, places_of
-from mabert.train.pretrain import compile_layers
+from mabert.train.optim import compile_layers
 from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
 from mabert_lab.bench.limits import synchronise
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
