@@ -1,5 +1,6 @@
-"""Chooses the parameters under AdamW's weight decay."""
+"""Chooses the parameters under AdamW's weight decay, and compiles layers."""
 
+import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
