@@ -196,7 +196,7 @@ def test_what_cannot_be_captured_names_the_way_out(monkeypatch):
     monkeypatch.setattr(graphs, "Captured", fails)
     ids = batch([30])[0]
     by_graphs(ids)
-    with pytest.raises(RuntimeError, match=r"made of the layers \(operation not .* capturing\); .* graphs=False"):
+    with pytest.raises(RuntimeError, match=r"as a CUDA graph \(operation not .* capturing\); .* graphs=False"):
         by_graphs(ids)
 
 

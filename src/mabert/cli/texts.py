@@ -92,7 +92,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument(
         "--no-graphs",
         action="store_true",
-        help="run bf16 on a GPU without CUDA graphs, which start all layers at once and take some hundred MB",
+        help="run bf16 on a GPU without CUDA graphs, which start all layers at once",
     )
     added.add_argument(
         "--deterministic",

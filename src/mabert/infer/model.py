@@ -45,7 +45,7 @@ def load(
             fp32; `int8`, products of 8-bit integers on a CPU: faster, and slightly off (docs/performance.md). Default,
             the precision that the model was saved in; fine-tuning evaluates in `auto` by default.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
-        graphs: Whether a MaBERT in bf16 on a GPU runs by CUDA graphs, which take some hundred MB.
+        graphs: Whether a MaBERT in bf16 on a GPU runs by CUDA graphs, which keep memory for one row of 8,192 tokens.
 
     Raises:
         FileNotFoundError: If there is no model.

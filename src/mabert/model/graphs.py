@@ -1,4 +1,4 @@
-"""CUDA graphs of a model's layers, for inference: one launch starts again what took Python some 150.
+"""CUDA graphs of a model's layers, for inference: one launch in place of some 150.
 
 A graph holds shapes and addresses, so it serves rows of up to its number of tokens and of sequences. A batch becomes
 one packed row, copied to where the graph reads; what is left of the row is a sequence that nobody reads.
@@ -28,7 +28,7 @@ LONGEST_ROW = 8192
 """Most tokens of a graph's row: a GPU takes longer for more than Python takes to start their kernels."""
 
 MOST_GRAPHS = 32
-"""Graphs that are kept, those used last. They share the memory of what they compute in between."""
+"""Graphs that are kept. A further shape takes the place of the one unused longest, once it came up more often."""
 
 SEEN = 2
 """Rows of a shape after which it gets a graph, since a capture costs as much as some forwards. The same kernels run on
@@ -206,7 +206,7 @@ class Graphs:
                 self.full = True
                 return None
             raise RuntimeError(
-                f"no CUDA graph could be made of the layers ({str(error).splitlines()[0]}); open the model without, by "
+                f"the layers cannot be captured as a CUDA graph ({str(error).splitlines()[0]}); turn graphs off: "
                 "graphs=False or --no-graphs"
             ) from error
 
