@@ -12,13 +12,14 @@ import mabert
 from mabert.baselines.extend import extend
 from mabert.baselines.load import build
 from mabert.baselines.registry import FAMILIES
+from mabert.data.collate import places_of
 from mabert.data.encode import Encoding
 from mabert.data.table import table_task
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer.info import info
 from mabert.train import pretrain as pretraining
 from mabert.train.finetune import finetune
-from mabert.train.objective import at_places, mean_over_scored, places_of
+from mabert.train.objective import at_places, mean_over_scored
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, load_recipe
 from tests.baselines.helpers import NAMES, small

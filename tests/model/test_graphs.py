@@ -103,14 +103,14 @@ def test_a_graph_gives_the_vectors_of_the_layers(both, lengths, layout, seed):
 
 @given(st.lists(st.integers(1, 4096), min_size=1, max_size=300))
 def test_a_shape_serves_its_row(lengths):
-    shape, total = Shape.for_row(tuple(lengths), None), sum(lengths)
+    shape, total = Shape.for_row(tuple(lengths)), sum(lengths)
     assert total <= shape.tokens <= total + max(63, total // 8)
     assert len(lengths) < shape.sequences <= max(2, 4 * len(lengths))
     assert max(*lengths, shape.tokens - total) <= shape.longest <= shape.tokens
 
 
 def test_rows_are_few_shapes():
-    assert len({Shape.for_row((total,), None) for total in range(1, graphs.LONGEST_ROW + 1)}) <= 64
+    assert len({Shape.for_row((total,)) for total in range(1, graphs.LONGEST_ROW + 1)}) <= 64
 
 
 @torch.inference_mode()

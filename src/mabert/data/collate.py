@@ -112,7 +112,7 @@ class FlatteningCollator:
         for key, values in columns.items():
             row[key] = values if isinstance(values, torch.Tensor) else torch.cat(values).unsqueeze(0)
         if self.masking is not None:
-            row["scored_positions"] = (row["labels"][0] != IGNORE).nonzero().squeeze(1)
+            row["scored_positions"] = places_of(row["labels"])
         return row
 
     def _masked(self, examples: Examples, masking: MlmMasking) -> list[dict[str, Any]]:
@@ -123,6 +123,11 @@ class FlatteningCollator:
             inputs, labels = masking(ids, self.seed, draw, place)
             masked.append({**example, "input_ids": inputs, "labels": labels})
         return masked
+
+
+def places_of(labels: torch.Tensor) -> torch.Tensor:
+    """Returns the places of labels, (batch, time), -100 where a position is not scored, in the flattened batch."""
+    return (labels.flatten() != IGNORE).nonzero().squeeze(1)
 
 
 def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]:

@@ -49,25 +49,23 @@ class Shape(NamedTuple):
         tokens: Tokens of the row.
         sequences: Sequences, the last for the tokens that are left; some may be empty.
         longest: Most tokens of a sequence.
-        dtype: Dtype of autocast, None without.
     """
 
     tokens: int
     sequences: int
     longest: int
-    dtype: torch.dtype | None
 
     @classmethod
-    def for_row(cls, lengths: tuple[int, ...], dtype: torch.dtype | None) -> "Shape":
+    def for_row(cls, lengths: tuple[int, ...]) -> "Shape":
         """Returns the shape that serves sequences of these lengths: at most an eighth, or 63 tokens, are left over."""
         total, count = sum(lengths), len(lengths) + 1
         step = max(64, (1 << (total - 1).bit_length()) // 16)
         tokens = -(-total // step) * step
         if count <= 2:
-            return cls(tokens, 2, tokens, dtype)
+            return cls(tokens, 2, tokens)
         slots = 1 << -(-(count - 1).bit_length() // 2) * 2
         longest = max(*lengths, tokens - total)
-        return cls(tokens, slots, min(tokens, 1 << (longest - 1).bit_length()), dtype)
+        return cls(tokens, slots, min(tokens, 1 << (longest - 1).bit_length()))
 
 
 class Captured:
@@ -153,13 +151,13 @@ class Graphs:
         total = hidden.shape[1]
         if not 0 < total <= LONGEST_ROW:
             return None
-        shape = Shape.for_row(lengths, _autocast_dtype(hidden.device.type))
+        shape, autocast = Shape.for_row(lengths), _autocast_dtype(hidden.device.type)
         ends = [0, *itertools.accumulate(lengths)]
         offsets = torch.tensor(ends + [shape.tokens] * (shape.sequences + 1 - len(ends)), dtype=torch.int32)
         with self.lock, torch.cuda.device(hidden.device) if hidden.is_cuda else contextlib.nullcontext():
             if self.row is None:
-                self.row = Row.like(hidden, shape.dtype)
-            if (hidden.dtype, shape.dtype) != (self.row.hidden.dtype, self.row.autocast):
+                self.row = Row.like(hidden, autocast)
+            if (hidden.dtype, autocast) != (self.row.hidden.dtype, self.row.autocast):
                 return None
             self.row.fill(hidden, position_ids, shape.tokens)
             self._compute(shape, offsets, self.row)
@@ -172,7 +170,7 @@ class Graphs:
         if shape not in self.graphs:
             with torch.inference_mode(False):
                 read = offsets.to(row.hidden.device, non_blocking=True)
-            graph = self._captured(lambda: self._run(shape, read, row)) if self._deserves(shape) else None
+            graph = self._captured(lambda: self._run(shape, read, row)) if self._makes_room(shape) else None
             if graph is None:
                 return self._run(shape, read, row)
             self.graphs[shape] = graph, read
@@ -182,8 +180,8 @@ class Graphs:
         graph.replay()
         return None
 
-    def _deserves(self, shape: Shape) -> bool:
-        """Returns whether a shape gets a graph; where there are enough, only in place of one that came up less."""
+    def _makes_room(self, shape: Shape) -> bool:
+        """Makes room for a shape's graph if it came up often enough, and returns whether it did."""
         if self.full or self.seen[shape] < SEEN:
             return False
         if len(self.graphs) < MOST_GRAPHS:
@@ -216,7 +214,7 @@ class Graphs:
 
         mask = PaddingMask(None, self.regime, Packing(offsets, (shape.longest,)))
         # Weights that autocast has cast are not kept beyond the forward, and a graph would go on to read them.
-        casting = torch.autocast(row.hidden.device.type, shape.dtype, shape.dtype is not None, cache_enabled=False)
+        casting = torch.autocast(row.hidden.device.type, row.autocast, row.autocast is not None, cache_enabled=False)
         with trusting(offsets, shape.tokens), casting:
             made = self.stack(row.hidden[:, : shape.tokens], row.positions[:, : shape.tokens], mask)
         if row.output is None:

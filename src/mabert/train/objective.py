@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
 from mabert.baselines.family import Family
+from mabert.data.collate import places_of
 from mabert.model.heads import IGNORED
 
 SCORED = "scored_positions"
@@ -20,11 +21,6 @@ def with_places(collate: Callable[[Any], dict[str, Any]], examples: Any) -> dict
     """Adds `SCORED` to a collator's batch, while it lies on the host: to find them later, a GPU would be waited for."""
     batch = collate(examples)
     return {**batch, SCORED: places_of(batch["labels"])}
-
-
-def places_of(labels: Tensor) -> Tensor:
-    """Returns the places of labels, (batch, time), -100 where a position is not scored, in the flattened batch."""
-    return (labels.flatten() != IGNORED).nonzero().squeeze(1)
 
 
 @contextlib.contextmanager
