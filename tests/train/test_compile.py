@@ -9,8 +9,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mabert import MaBertForMaskedLM
+from mabert.baselines.load import compile_layers
 from mabert.model import attention
-from mabert.train.optim import compile_layers
 from mabert.train.pretrain import pretrain
 from tests.model.helpers import build, config
 from tests.train.helpers import recipe, tokenizer

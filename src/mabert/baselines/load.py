@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 
 from mabert import model as models
@@ -145,6 +146,16 @@ def build(use: Use, config: PreTrainedConfig, *, hastened: bool = True) -> PreTr
     """Builds a model with random weights; `hastened` makes it faster without changing its outputs."""
     with LOADING:
         return ready(class_for(use, config)(config), hastened)
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compiles a model's layers in place, each by itself: layers of a kind share what is compiled, whatever the batch's
+    shape, and the state dict keeps its names."""
+    # Layers share one count of what was compiled, and dynamo silently runs eagerly beyond eight.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile()
 
 
 def load(

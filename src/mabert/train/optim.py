@@ -1,8 +1,6 @@
-"""Chooses the parameters under AdamW's weight decay, and compiles layers."""
+"""Chooses the parameters under AdamW's weight decay."""
 
-import torch
 from torch import nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mabert.model.mamba import Recurrence
 
@@ -27,13 +25,3 @@ def decay_parameter_names(model: nn.Module, exempt: str = "default") -> list[str
     scans = [module for module in model.modules() if isinstance(module, Recurrence)]
     spared = {id(getattr(scan, name)) for scan in scans for name in Recurrence.FLOAT32}
     return [name for name, parameter in model.named_parameters() if parameter.ndim > 1 and id(parameter) not in spared]
-
-
-def compile_layers(model: nn.Module) -> None:
-    """Compiles a model's layers in place, each by itself: layers of a kind share what is compiled, whatever the batch's
-    shape, and the state dict keeps its names."""
-    # Layers share one count of what was compiled, and dynamo silently runs eagerly beyond eight.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.compile()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import rotate_checkpoints
 
-from mabert.baselines.load import class_for, load_config, weights_digest
+from mabert.baselines.load import class_for, compile_layers, load_config, weights_digest
 from mabert.baselines.registry import family_named, family_of
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
@@ -33,7 +33,6 @@ from mabert.model.heads import IGNORED
 from mabert.model.load import parameters_of
 from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
 from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_scored, with_places
-from mabert.train.optim import compile_layers
 from mabert.train.recipe import PretrainRecipe, as_mapping
 from mabert.train.run import LOGS, RunFolder
 from mabert.train.start import bytes_of_batch, model_config, new_model, started_model, trained_by_mlm

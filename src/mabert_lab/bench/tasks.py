@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.baselines.load import build
+from mabert.baselines.load import build, compile_layers
 from mabert.data.collate import places_of
 from mabert.infer.info import peak_bytes
 from mabert.machine.memory import is_out_of_memory
@@ -16,7 +16,6 @@ from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
 from mabert.train.objective import at_places, mean_over_scored
-from mabert.train.optim import compile_layers
 from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
 from mabert_lab.bench.limits import synchronise
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
