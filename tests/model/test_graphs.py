@@ -2,6 +2,7 @@
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from mabert import MaBertForMaskedLM, MaBertModel
 from mabert.infer.load import cast_products
 from mabert.model import attention, graphs
-from mabert.model.graphs import Shape, use_graphs
+from mabert.model.graphs import Captured, Place, Shape, use_graphs
 from tests.model.helpers import VOCAB, build, config
 from tests.model.launches import GPU, move, stand_in
 
@@ -32,6 +33,50 @@ class Again:
     def replay(self):
         Again.replayed += 1
         self.function()
+
+
+class Stream:
+    """Stands in for a stream: notes whom it waits for."""
+
+    def __init__(self, name, noted):
+        self.name, self.noted = name, noted
+
+    def wait_stream(self, other):
+        self.noted.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """What a capture asks of torch, in order; its graph notes its replays."""
+    noted, on = [], [Stream("current", [])]
+    on[0].noted = noted
+
+    @contextmanager
+    def stream(wanted):
+        on.append(wanted)
+        yield
+        on.pop()
+
+    @contextmanager
+    def capture(graph, *, pool, stream, capture_error_mode):
+        on.append(stream)
+        noted.append(f"capture begins in {pool}, {capture_error_mode}")
+        yield
+        noted.append("capture ends")
+        on.pop()
+
+    class Graph:
+        def replay(self):
+            noted.append("replay")
+
+    for name, fake in {
+        "current_stream": lambda: on[-1],
+        "stream": stream,
+        "graph": capture,
+        "CUDAGraph": Graph,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return noted, on
 
 
 def attended(query, key, value, starts, _, *longest):
@@ -239,3 +284,20 @@ def test_a_captured_row_waits_for_nothing(monkeypatch):
         for _ in range(graphs.SEEN):
             model(given)
     assert waited == [[]]
+
+
+def test_a_capture_warms_up_on_its_stream_between_waits_and_replays(noted):
+    asked, on = noted
+    place = Place("the pool", Stream("own", asked))
+    captured = Captured(lambda: asked.append(f"function on {on[-1].name}"), place)
+    captured.replay()
+    assert asked == [
+        "own waits for current",
+        "function on own",
+        "function on own",
+        "current waits for own",
+        "capture begins in the pool, thread_local",
+        "function on own",
+        "capture ends",
+        "replay",
+    ]
