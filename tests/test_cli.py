@@ -19,12 +19,12 @@ import yaml
 
 import mabert
 from mabert import cli
-from mabert.baselines.load import load_config
 from mabert.cli.command import say
 from mabert.cli.train import pretrain_recipe, seed_list
-from mabert.files import folders
+from mabert.files import places
 from mabert.infer import windows
 from mabert.model.blocks import MambaBlock
+from mabert.opening.opened import open_model
 from mabert.train.recipe import load_recipe
 from mabert.train.run import REQUEST
 from mabert_lab.bench import models
@@ -198,15 +198,16 @@ def test_a_recipe_may_be_a_pipe_and_what_is_read_twice_is_told_apart(capsys, tmp
         )
 
 
-def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch):
+def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(folders, "fields_from_hub", lambda name: asked.append(name) or {"model_type": "bert"})
-    assert load_config("bert-base-uncased").model_type == "bert"
-    assert load_config("google-bert/bert-base-uncased").model_type == "bert"
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    monkeypatch.setattr(places, "from_hub", lambda name: asked.append(name) or tmp_path)
+    assert open_model("bert-base-uncased").config.model_type == "bert"
+    assert open_model("google-bert/bert-base-uncased").config.model_type == "bert"
     assert asked == ["bert-base-uncased", "google-bert/bert-base-uncased"]
     for folder in ("berts", "./bert-base-uncased", "/bert-base-uncased", "runs/bert-base/x"):
         with pytest.raises(FileNotFoundError, match="no model folder"):
-            load_config(folder)
+            open_model(folder)
 
 
 def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811

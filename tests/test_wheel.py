@@ -23,8 +23,7 @@ ROOT = Path(__file__).parents[1]
 TINY = """
 import mabert
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.places import place_of
-tokenizer = load_tokenizer(place_of("minilm"))
+tokenizer = load_tokenizer("minilm")
 sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "layer_pattern": "MT"}
 config = mabert.MaBertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **sizes)
 model = mabert.MaBertForSequenceClassification(config)

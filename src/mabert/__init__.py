@@ -69,4 +69,4 @@ def __getattr__(name: str) -> Any:
 # The command line imports only what it runs, and nothing to print its help or refuse an option.
 if "mabert_launch" not in sys.modules:
     import_module("mabert.baselines.attention")  # attn_implementation="mabert", for any encoder in transformers
-    import_module("mabert.model")
+    import_module("mabert.conversion.delta")  # folders of `mabert convert --delta`, and with it the models

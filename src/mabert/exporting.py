@@ -12,14 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mabert.baselines.load import load_as_saved
 from mabert.baselines.registry import family_of
-from mabert.data.encode import Encoding
-from mabert.data.tokenizer import load_tokenizer
 from mabert.extras import check_installed
-from mabert.files.places import place_of
-from mabert.files.sentences import SentenceFolder
 from mabert.files.writing import filling
+from mabert.opening.opened import Model, open_model
 from mabert.ops import use_backend
 
 LARGEST_DIFFERENCE = 1e-4
@@ -44,7 +40,7 @@ class Exported:
     runtime: str
 
 
-def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
+def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
     """Exports a model with the head it was saved with, in float32, for batches of any size and length.
 
     The folder has `optimum`'s layout: the graph with configuration, tokenizer and, for a folder of
@@ -64,14 +60,14 @@ def export(model: str | Path, output: str | Path, to: str = "onnx") -> Exported:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
     runtime = FORMS[to]
     check_installed(*runtime.PACKAGES)
-    output, place = Path(output), place_of(model)
+    output, opened = Path(output), open_model(model)
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
         raise ValueError(f"{output} holds other files; give a folder that is new, or one of an earlier export")
-    loaded, tokenizer = load_as_saved(place).float(), load_tokenizer(place)
+    loaded, tokenizer = opened.model().float(), opened.tokenizer
     loaded.set_attn_implementation("sdpa")  # exporters know torch's attention, not ours
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
     plain = Plain(loaded, names)
-    sentences, encoding = SentenceFolder.at(place), Encoding.beside(place)
+    sentences, encoding = opened.sentences, opened.encoding
     with filling(output, sum(held.nbytes for held in loaded.parameters())) as staging:
         runtime.write(plain, staging / runtime.FILE)
         running = runtime(staging / runtime.FILE)

@@ -1,7 +1,7 @@
 """Small models of every family."""
 
-from mabert.baselines.load import build
 from mabert.baselines.registry import FAMILIES
+from mabert.baselines.uses import build
 
 VOCAB = 61
 SIZES = {
@@ -17,10 +17,10 @@ NAMES = list(FAMILIES)
 PAD, CLS, SEP = 1, 2, 3
 
 
-def small_config(name, **fields):
+def small_config(name, vocab_size=VOCAB, **fields):
     """Three layers, width 32, 40 positions."""
     family = FAMILIES[name]
-    return family.config_of({**SIZES, **fields}, vocab_size=VOCAB, **family.special_ids(PAD, CLS, SEP))
+    return family.config_of({**SIZES, **fields}, vocab_size=vocab_size, **family.special_ids(PAD, CLS, SEP))
 
 
 def small(name, use="masked_lm", **fields):

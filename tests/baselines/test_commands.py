@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import load_file
 
 import mabert
-from mabert.baselines.extend import extend
-from mabert.baselines.load import build
 from mabert.baselines.registry import FAMILIES
+from mabert.baselines.uses import build
 from mabert.data.collate import places_of
 from mabert.data.encode import Encoding
 from mabert.data.table import table_task
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer.info import info
+from mabert.opening.extend import extend
 from mabert.train import pretrain as pretraining
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_places, mean_over_scored
@@ -38,6 +38,13 @@ def plan(folder, name, **training):
 
 def words_of(name):
     return train_wordpiece([" ".join(WORDS) + "."] * 5, 400, segments=name in ("bert", "albert", "bigbird", "mabert"))
+
+
+def saved_bert(folder, use="masked_lm"):
+    """Saves a small BERT with its tokenizer."""
+    words = words_of("bert")
+    small("bert", use, vocab_size=len(words)).save_pretrained(folder)
+    words.save_pretrained(folder)
 
 
 def run(recipe, folder, **options):
@@ -114,8 +121,7 @@ def test_a_longer_model_is_saved_with_its_tokenizer(pretrained, tmp_path):
 
 @pytest.mark.parametrize("encoding", [Encoding(9, True, True), Encoding(None, False, False), None])
 def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path, encoding):
-    small("bert", "classifier").save_pretrained(tmp_path / "tuned")
-    words_of("bert").save_pretrained(tmp_path / "tuned")
+    saved_bert(tmp_path / "tuned", "classifier")
     if encoding is not None:
         encoding.save(tmp_path / "tuned")
     extend(tmp_path / "tuned", 300, tmp_path / "longer")
@@ -123,8 +129,7 @@ def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path, en
 
 
 def test_a_damaged_encoding_is_found_before_a_longer_model_is_written(tmp_path):
-    small("bert").save_pretrained(tmp_path / "tuned")
-    words_of("bert").save_pretrained(tmp_path / "tuned")
+    saved_bert(tmp_path / "tuned")
     (tmp_path / "tuned/encoding.json").write_text("{")
     with pytest.raises(ValueError, match=r"encoding\.json: not JSON"):
         extend(tmp_path / "tuned", 300, tmp_path / "longer")
@@ -180,8 +185,7 @@ def test_fields_that_a_family_has_not_are_refused(overrides, message):
 def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
     with pytest.raises(ValueError, match="only MaBERT takes packed rows here"):
         run(plan(tmp_path, "bert", packing="pack"), tmp_path / "run")
-    small("bert").save_pretrained(tmp_path / "model")
-    words_of("bert").save_pretrained(tmp_path / "model")
+    saved_bert(tmp_path / "model")
     task = table_task("birds", ("no", "yes"))
     with pytest.raises(ValueError, match="pooling is 'map'; that is MaBERT's"):
         finetune(tmp_path / "model", task, splits(), tmp_path / "tuned", FinetuneRecipe(pooling="map"), progress=False)

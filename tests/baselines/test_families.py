@@ -11,11 +11,12 @@ from transformers import AutoModelForMaskedLM
 
 import mabert
 from mabert.baselines import attention as fast
-from mabert.baselines.load import build, load, load_as_saved, load_config, with_new_head
 from mabert.baselines.positions import repeat
 from mabert.baselines.registry import FAMILIES, family_named, family_of
+from mabert.baselines.uses import build
 from mabert.model.config import make_config
 from mabert.model.embeddings import stretch
+from mabert.opening.opened import open_model
 from mabert.train.pretrain import new_model
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
 
@@ -136,13 +137,13 @@ def test_every_command_has_encoders_with_this_attention_and_a_saved_one_asks_for
     assert model.config._attn_implementation == "mabert"
     model.save_pretrained(tmp_path)
     assert "attn_implementation" not in (tmp_path / "config.json").read_text()
-    assert load("encoder", tmp_path).config._attn_implementation == "mabert"
+    assert open_model(tmp_path).model("encoder").config._attn_implementation == "mabert"
     assert transformers.AutoModel.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
     asked = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="mabert").eval()
     ids = tokens(2, 30)
     mask = (torch.arange(30) < torch.tensor([[30], [11]])).long()
     with torch.no_grad():
-        ours, theirs = (each(ids, mask).last_hidden_state for each in (asked, load("encoder", tmp_path)))
+        ours, theirs = (each(ids, mask).last_hidden_state for each in (asked, open_model(tmp_path).model("encoder")))
     assert torch.equal(ours, theirs)
 
 
@@ -311,16 +312,16 @@ def test_a_saved_model_is_opened_for_every_use(name, tmp_path):
     model = small(name)
     model.save_pretrained(tmp_path)
     ids = tokens(1, 20)
-    loaded = load("masked_lm", tmp_path)
+    loaded = open_model(tmp_path).model("masked_lm")
     plain = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
-    encoder = load("encoder", tmp_path)
+    encoder = open_model(tmp_path).model("encoder")
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
         # transformers' own, which sums in another order where ours is hastened.
         torch.testing.assert_close(plain(input_ids=ids).logits, model(input_ids=ids).logits, rtol=1e-5, atol=1e-5)
         expected = model.base_model(ids).last_hidden_state
         assert torch.equal(encoder(ids).last_hidden_state, expected)
-        classifier = with_new_head(tmp_path, load_config(tmp_path)).eval()
+        classifier = open_model(tmp_path).with_new_head().eval()
         torch.testing.assert_close(classifier.base_model(ids).last_hidden_state, expected)
 
 
@@ -328,13 +329,14 @@ def test_a_saved_model_is_opened_for_every_use(name, tmp_path):
 def test_a_masked_language_model_is_no_classifier(name, tmp_path):
     small(name).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"saved as \w+ForMaskedLM; for \w+ForSequenceClassification it lacks"):
-        load("classifier", tmp_path)
+        open_model(tmp_path).model("classifier")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_of_layers_that_a_configuration_does_not_have_are_told(name, tmp_path, caplog):
     small(name, "masked_lm").save_pretrained(tmp_path)
-    load("masked_lm", tmp_path), load("encoder", tmp_path)  # a head that is not asked for is not told
+    for use in ("masked_lm", "encoder"):
+        open_model(tmp_path).model(use)  # a head that is not asked for is not told
     assert not caplog.messages
     weights = load_file(tmp_path / "model.safetensors")
     inner = next(key for key in weights if re.search(r"layers?\.\d|groups\.\d", key))
@@ -342,7 +344,7 @@ def test_weights_of_layers_that_a_configuration_does_not_have_are_told(name, tmp
     save_file({**weights, further: weights[inner].clone()}, tmp_path / "model.safetensors", {"format": "pt"})
     for use in ("masked_lm", "encoder"):
         caplog.clear()
-        load(use, tmp_path)
+        open_model(tmp_path).model(use)
         (told,) = caplog.messages
         assert told.startswith(f"{tmp_path} holds weights that the encoder")
         assert told.endswith(f"left out (1, such as {further})")
@@ -351,7 +353,7 @@ def test_weights_of_layers_that_a_configuration_does_not_have_are_told(name, tmp
 def test_other_kinds_of_models_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ValueError, match="holds a model of type 'gpt2'; there are bert, albert, longformer, big_bird"):
-        load_config(tmp_path)
+        open_model(tmp_path)
     with pytest.raises(ValueError, match="there is no model 'roberta'; there are bert"):
         family_named("roberta")
     assert set(SIZES) <= FAMILIES["bert"].known_fields()
@@ -408,7 +410,7 @@ def test_a_model_is_opened_and_lengthened_with_the_head_it_has(kind, tmp_path):
     name = "mabert" if kind.startswith("Ma") else "bert"
     model = (getattr(mabert, kind, None) or getattr(transformers, kind))(small_config(name)).eval()
     model.save_pretrained(tmp_path)
-    loaded = load_as_saved(tmp_path)
+    loaded = open_model(tmp_path).model()
     assert type(loaded).__name__ == kind
     ids = tokens(1, 9)
     assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig
 
 import mabert
-from mabert.baselines.load import class_for
+from mabert.baselines.uses import class_for
 from mabert.conversion.families import TEACHERS
 from mabert.conversion.run import begun
 from mabert.conversion.teacher import check_copy

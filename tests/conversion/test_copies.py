@@ -14,10 +14,13 @@ from mabert.conversion.teacher import (
     NotATeacherError,
     check_copy,
     load_teacher,
+    open_teacher,
     student_of,
     use_of,
     weights_hash,
 )
+from mabert.files.places import Place
+from mabert.opening.opened import Opened
 from tests.conversion.helpers import FAMILIES, OWN_HEAD, PAD, USES, VOCABULARY, teacher
 
 ACTS = ["gelu", "relu", "silu", "gelu_new"]
@@ -153,10 +156,10 @@ def test_a_setting_that_mabert_does_not_know_is_refused(kind, use, options, mess
 def test_a_teacher_is_opened_from_its_folder_with_its_head(tmp_path, kind, use):
     model = teacher(kind, use)
     model.save_pretrained(tmp_path)
-    opened = load_teacher(tmp_path)
-    assert type(opened) is type(model)
-    assert use_of(tmp_path, opened.config) == use
-    copy = check_copy(opened, use)
+    loaded = load_teacher(tmp_path)
+    assert type(loaded) is type(model)
+    assert use_of(open_teacher(tmp_path)) == use
+    copy = check_copy(loaded, use)
     copy.save_pretrained(tmp_path / "copy")
     assert (tmp_path / "copy/model.safetensors").is_file()
 
@@ -181,7 +184,7 @@ def test_labels_tokens_and_problem_type_are_kept():
 def test_what_a_teacher_is_for_is_told_by_its_class(tmp_path, kind, name, use):
     config = AutoConfig.for_model(kind)
     config.architectures = name and [name]
-    assert use_of(tmp_path, config) == use
+    assert use_of(Opened(Place("teacher", tmp_path, {}), config)) == use
 
 
 def test_the_hash_of_weights_does_not_depend_on_the_file_and_tells_models_apart(tmp_path):

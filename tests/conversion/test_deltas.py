@@ -11,11 +11,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import mabert
-from mabert.baselines.load import weights_digest
 from mabert.cli import main
 from mabert.conversion import run as running
 from mabert.conversion.delta import compose, save_delta
-from mabert.model.delta import FILE
+from mabert.files.places import DELTA, find
 from tests.conversion.conftest import made_once, make_small
 from tests.conversion.helpers import convert, saved_teacher
 from tests.conversion.test_runs import TEXTS
@@ -51,19 +50,19 @@ def delta(deltas, tmp_path, monkeypatch):
 
 def changed(folder, change=None, said_as=None, **about):
     """Writes a delta's file again, its weights and what it says of itself changed."""
-    with safe_open(folder / FILE, framework="pt") as opened:
+    with safe_open(folder / DELTA, framework="pt") as opened:
         said = {**json.loads(opened.metadata()["mabert"]), **about}
-    weights = load_file(folder / FILE)
+    weights = load_file(folder / DELTA)
     if change is not None:
         change(weights)
     told = json.dumps({name: value for name, value in said.items() if value})
-    save_file(weights, folder / FILE, {"mabert": told if said_as is None else said_as})
+    save_file(weights, folder / DELTA, {"mabert": told if said_as is None else said_as})
     return folder
 
 
 @pytest.mark.parametrize("name", USES)
 def test_it_holds_the_cores_alone_and_is_the_student_but_for_their_rounding(deltas, name):
-    cores, student = load_file(deltas / name / FILE), load_file(deltas / f"{name}-whole/model.safetensors")
+    cores, student = load_file(deltas / name / DELTA), load_file(deltas / f"{name}-whole/model.safetensors")
     joined = load_file(compose(deltas / name) / "model.safetensors")
     assert set(joined) == set(student)
     assert all(".mixer." in each for each in cores)
@@ -83,7 +82,7 @@ def test_the_same_cores_are_the_same_file(deltas, tmp_path):
     for number in range(6):
         (tmp_path / str(number)).mkdir()
         save_delta(student, "encoder", "a/teacher", "0" * 64, tmp_path / str(number))
-        written.add((tmp_path / str(number) / FILE).read_bytes())
+        written.add((tmp_path / str(number) / DELTA).read_bytes())
     assert len(written) == 1
 
 
@@ -114,7 +113,7 @@ def test_the_commands_take_it(deltas, tmp_path):
     assert main(["predict", str(deltas / "classifier"), str(tmp_path / "rows.csv")]) == 0
     tune = ["finetune", str(deltas / "embedder"), "--train", str(tmp_path / "rows.csv"), "--epochs", "1"]
     assert main([*tune, "-o", str(tmp_path / "tuned")]) == 0
-    known = {weights_digest(deltas / name) for name in USES}
+    known = {find(deltas / name).digest() for name in USES}
     assert len(known) == len(USES), "runs tell deltas apart by their weights"
     assert None not in known
 
@@ -169,8 +168,8 @@ def widen(weights):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda delta: (delta / FILE).write_bytes((delta / FILE).read_bytes()[:-9]), "is damaged or cut short"),
-        (lambda delta: (delta / FILE).write_bytes(b"nothing of the kind"), "is damaged or cut short"),
+        (lambda delta: (delta / DELTA).write_bytes((delta / DELTA).read_bytes()[:-9]), "is damaged or cut short"),
+        (lambda delta: (delta / DELTA).write_bytes(b"nothing of the kind"), "is damaged or cut short"),
         (lambda delta: changed(delta, weights=""), "does not say its weights: it is no delta of `mabert convert`"),
         (lambda delta: changed(delta, said_as="[1]"), "describes itself as '\\[1\\]'; it must be a mapping"),
         (lambda delta: changed(delta, said_as="{"), "delta.safetensors"),

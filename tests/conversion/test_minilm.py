@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import mabert
-from mabert.conversion.delta import FILE
 from mabert.conversion.teacher import SAME, difference, load_teacher, student_of
-from mabert.files.places import PACKAGES, SHIPPED, place_of
+from mabert.files.places import DELTA, PACKAGES, SHIPPED
 from tests.conversion.helpers import is_installed
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
@@ -28,7 +27,7 @@ def cache(tmp_path_factory):
 @pytest.mark.slow
 @needs_teacher
 def test_a_copy_that_keeps_every_layer_gives_what_the_teacher_gives():
-    teacher = load_teacher(place_of(NAME))
+    teacher = load_teacher(NAME)
     assert difference(teacher, student_of(teacher, "encoder")) < SAME
 
 
@@ -46,4 +45,4 @@ def test_it_is_small_and_names_its_teacher():
     folder = SHIPPED / "minilm"
     assert sum(file.stat().st_size for file in folder.rglob("*")) < 10 * 2**20
     assert NAME in (folder / "README.md").read_text(encoding="utf-8")
-    assert (folder / FILE).is_file()
+    assert (folder / DELTA).is_file()

@@ -9,8 +9,7 @@ from huggingface_hub import constants
 
 from mabert.data.hub import HubSource
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.folders import config_fields
-from mabert.files.offline import without_waiting
+from mabert.files.places import find, without_waiting
 
 
 @pytest.fixture
@@ -25,14 +24,14 @@ def no_network(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unresolved)
     monkeypatch.setattr(time, "sleep", wait)
-    monkeypatch.setattr("mabert.files.offline.getproxies", dict)
+    monkeypatch.setattr("mabert.files.places.getproxies", dict)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 READERS = {
     "data set": lambda name: next(HubSource(name).read()),
     "tokenizer": load_tokenizer,
-    "configuration": config_fields,
+    "model": find,
 }
 
 
@@ -46,7 +45,7 @@ def test_nothing_is_waited_for_where_there_is_no_network(no_network, what):
 
 def test_nothing_is_looked_up_for_a_folder(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr("mabert.files.offline.getproxies", dict)
+    monkeypatch.setattr("mabert.files.places.getproxies", dict)
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: asked.append(host))
     with without_waiting(str(tmp_path)):
         assert asked == []
@@ -55,6 +54,6 @@ def test_nothing_is_looked_up_for_a_folder(monkeypatch, tmp_path):
 
 
 def test_where_a_proxy_resolves_names_it_is_asked(no_network, monkeypatch):
-    monkeypatch.setattr("mabert.files.offline.getproxies", lambda: {"https": "proxy:3128"})
+    monkeypatch.setattr("mabert.files.places.getproxies", lambda: {"https": "proxy:3128"})
     with without_waiting("no/such"):
         assert not constants.HF_HUB_OFFLINE

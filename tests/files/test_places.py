@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mabert.files import places
-from mabert.files.places import Package, place_of
+from mabert.files.places import Package, folder_of
 
 WEIGHTS = b"weights of a teacher"
 HUB_NAME = "someone/teacher"
@@ -61,13 +61,13 @@ def test_its_data_and_card_alone_are_unpacked_once_into_the_cache(installed, tmp
     code = {"model.py": b"import os", "pytorch_model.bin": b"pickle", "a/b.pkl": b"pickle", "x.md": b""}
     outside = dict.fromkeys(("../../../escaped.json", f"{tmp_path}/absolute.json", "a/../../up.json"), b"{}")
     installed({**MEMBERS, **code, **outside})
-    place = place_of(name)
+    place = folder_of(name)
     assert place.is_relative_to(tmp_path / "cache")
     files = {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
     assert files == MEMBERS, "no code, no pickle, and nothing outside"
     assert not [file for each in ("escaped", "absolute", "up") for file in tmp_path.rglob(f"{each}.json")]
     (tmp_path / "inside/model.zip").unlink()
-    assert place_of(name) == place
+    assert folder_of(name) == place
 
 
 def test_several_that_ask_at_once_unpack_it_once(installed, tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_several_that_ask_at_once_unpack_it_once(installed, tmp_path, monkeypatc
 
     monkeypatch.setattr(places, "unpack", slowly)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(place_of, [HUB_NAME] * 4))
+        found = list(threads.map(folder_of, [HUB_NAME] * 4))
     assert len(set(found)) == len(unpacked) == 1
     assert (found[0] / "model.safetensors").read_bytes() == WEIGHTS
 
@@ -91,7 +91,7 @@ def test_other_weights_are_refused_and_leave_nothing(installed, tmp_path):
     with pytest.raises(
         ValueError, match=r"the weights in .*model\.zip have SHA-256 [0-9a-f]{64}; those known have"
     ) as no:
-        place_of(HUB_NAME)
+        folder_of(HUB_NAME)
     assert "\n" not in str(no.value)
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
@@ -104,7 +104,7 @@ def test_a_damaged_package_is_one_line(installed, tmp_path, broken):
     elif broken == "no zip":
         (tmp_path / "inside/model.zip").write_bytes(b"no archive")
     with pytest.raises((ValueError, OSError), match=r"a-teacher|model\.(zip|safetensors)") as refused:
-        place_of(HUB_NAME)
+        folder_of(HUB_NAME)
     assert "\n" not in str(refused.value)
 
 
@@ -114,11 +114,11 @@ def test_where_it_is_not_installed_the_line_says_how_it_is(installed, monkeypatc
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     with pytest.raises(FileNotFoundError, match=r"no model 'someone/teacher': .*; `pip install a-teacher` brings it"):
-        place_of(HUB_NAME)
+        folder_of(HUB_NAME)
     with pytest.raises(FileNotFoundError, match=r"no model 'owner/other': neither a folder here nor .* the hub$"):
-        place_of("owner/other")
+        folder_of("owner/other")
 
 
 def test_a_folder_of_that_name_comes_first(installed, tmp_path):
     (tmp_path / HUB_NAME).mkdir(parents=True)
-    assert place_of(HUB_NAME) == HUB_NAME
+    assert folder_of(HUB_NAME) == HUB_NAME

@@ -11,11 +11,12 @@ import mabert
 from mabert import MaBertForMaskedLM, MaBertForMultipleChoice, MaBertForSequenceClassification, MaBertModel
 from mabert.infer import model as models
 from mabert.infer.answers import BatchTooLargeError
-from mabert.infer.load import device_named, load_for_use
+from mabert.infer.loaded import device_named, load_for_use
 from mabert.machine import precision as precisions
 from mabert.model.blocks import MambaBlock
 from mabert.model.packing import total_of
 from mabert.model.prepack import PackedLinear, can_prepack
+from mabert.opening.opened import open_model
 from tests.infer.conftest import saved
 from tests.tolerances import TOLERANCES
 
@@ -29,9 +30,9 @@ def reads(monkeypatch):
     """What weights were read for."""
     uses = []
 
-    def spy(use, *rest, **more):
+    def spy(opened, use, **more):
         uses.append(use)
-        return load_for_use(use, *rest, **more)
+        return load_for_use(opened, use, **more)
 
     monkeypatch.setattr(models, "load_for_use", spy)
     return uses
@@ -72,7 +73,7 @@ def test_vectors_come_from_a_folder_with_any_head(masked_lm, words, tmp_path):
 def test_on_a_cpu_weights_are_prepacked_and_say_what_they_said(classifier, precision):
     if precision and not can_prepack(torch.device("cpu"), torch.bfloat16):
         pytest.skip("no instructions for bf16")
-    plain = load_for_use("classifier", classifier, precision=precision, device="cpu")
+    plain = load_for_use(open_model(classifier), "classifier", precision=precision, device="cpu")
     tokens = {"input_ids": torch.tensor(plain.encode(TEXTS[:1])[0]["input_ids"])[None]}
     with torch.inference_mode(), plain.computing():
         expected = plain.model(**tokens).logits.float().softmax(-1)[0].tolist()
@@ -124,7 +125,7 @@ def test_a_precision_is_the_one_that_was_asked_for_else_that_of_the_folder(maske
 
     def used(precision, fast="float32"):
         monkeypatch.setattr(precisions, "fast_dtype", lambda device: fast)
-        loaded = load_for_use("masked_lm", tmp_path, precision=precision, device="cpu")
+        loaded = load_for_use(open_model(tmp_path), "masked_lm", precision=precision, device="cpu")
         return loaded.model.dtype, loaded.bf16
 
     assert used(None) == (torch.bfloat16, False)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import mabert
-from mabert.baselines.extend import extend
-from mabert.baselines.load import load_config, with_new_head
 from mabert.data.tokenizer import load_tokenizer
-from mabert.model.load import check_finite, parts_of
+from mabert.opening.extend import extend
+from mabert.opening.opened import open_model
+from mabert.opening.weights import check_finite, parts_of
 from mabert.train.start import started_config
 from tests.train.helpers import recipe
 
@@ -74,9 +74,9 @@ def test_a_missing_package_is_named(quantized, monkeypatch):
 def test_what_would_change_the_weights_is_refused(quantized, tmp_path, change):
     plan = dataclasses.replace(recipe(tmp_path), model={}, start_from=str(quantized))
     changes = {
-        "train": lambda: with_new_head(quantized, load_config(quantized)),
+        "train": lambda: open_model(quantized).with_new_head(),
         "extend": lambda: extend(quantized, 512, tmp_path / "longer"),
-        "start": lambda: started_config(plan, load_tokenizer(str(quantized))),
+        "start": lambda: started_config(plan, load_tokenizer(str(quantized)), open_model(quantized)),
     }
     with pytest.raises(
         ValueError, match=rf"^{quantized} holds quantized weights, which can be neither trained nor ext"

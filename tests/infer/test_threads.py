@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForMaskedLM, LongformerConfig, LongformerModel, PreTrainedModel
 
 import mabert
-from mabert.baselines.load import ready
+from mabert.baselines.uses import ready
 from mabert.data.encode import encode_texts
-from mabert.infer.load import Loaded
+from mabert.infer.loaded import Loaded
 
 THREADS = 8
 MASKED = ["the [MASK] sings", "a [MASK] stone falls under the old house"]

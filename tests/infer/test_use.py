@@ -15,17 +15,16 @@ from tokenizers import decoders
 
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
-from mabert.baselines.load import with_new_head
 from mabert.data.batches import batches_by_length
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.infer import windows as windowing
 from mabert.infer.heads import readable
 from mabert.infer.info import info
-from mabert.infer.load import load_for_use
+from mabert.infer.loaded import load_for_use
 from mabert.model.blocks import MambaBlock
 from mabert.model.heads import PredictionTransform
-from mabert.model.load import load_config, load_model
 from mabert.model.packing import total_of
+from mabert.opening.opened import open_model
 from tests.data.conftest import of_bytes, of_pieces
 from tests.infer.conftest import saved
 
@@ -98,7 +97,7 @@ def test_no_padding_is_computed_and_deterministic_answers_have_the_same_bits_in_
 
 
 def test_mean_pooling_is_the_mean_of_the_encoders_vectors(masked_lm, words):
-    model = load_model(MaBertModel, masked_lm)
+    model = open_model(masked_lm).plain("encoder")
     ids = words(TEXTS[0], return_tensors="pt")["input_ids"]
     with torch.no_grad():
         truth = model(ids).last_hidden_state.mean(1)[0].numpy()
@@ -108,7 +107,7 @@ def test_mean_pooling_is_the_mean_of_the_encoders_vectors(masked_lm, words):
 
 
 def test_map_pooling_is_the_classifiers_own_or_refused(classifier, words, tmp_path):
-    model = load_model(MaBertForSequenceClassification, classifier)
+    model = open_model(classifier).plain("classifier")
     ids = words(TEXTS[0], return_tensors="pt")["input_ids"]
     with torch.no_grad():
         truth = model.pooler(model.mabert(ids).last_hidden_state, torch.ones_like(ids) > 0)[0].numpy()
@@ -138,7 +137,7 @@ SEVERAL = {"problem_type": "multi_label_classification"}
 )
 def test_labels_have_probabilities_and_numbers_have_none(words, tmp_path, fields, kind, answer):
     folder = saved(MaBertForSequenceClassification, tmp_path, words, **fields)
-    model, logits = load_model(MaBertForSequenceClassification, folder), torch.tensor([2.0, 3.0, -1.0])
+    model, logits = open_model(folder).plain("classifier"), torch.tensor([2.0, 3.0, -1.0])
     with torch.no_grad():
         model.classifier.weight.zero_()
         model.classifier.bias.copy_(logits[: fields["num_labels"]])
@@ -158,7 +157,7 @@ def test_guesses_are_the_models_and_only_masks_are_decoded(masked_lm, words, mon
     answers = mabert.load(masked_lm).fill_mask(texts, top=1000)
     assert decoded == [4]
     monkeypatch.undo()
-    model = load_model(MaBertForMaskedLM, masked_lm)
+    model = open_model(masked_lm).plain("masked_lm")
     for text, masks in zip(texts, answers, strict=True):
         ids = words(text, return_tensors="pt")["input_ids"]
         with torch.no_grad():
@@ -196,7 +195,7 @@ def test_long_texts_are_counted_or_cut(masked_lm):
 
 def test_a_model_without_positions_takes_any_length_and_is_cut_where_finetuning_cuts(words, tmp_path):
     folder = saved(MaBertForMaskedLM, tmp_path, words, position_embedding="rotary")
-    loaded = load_for_use("encoder", folder)
+    loaded = load_for_use(open_model(folder), "encoder")
     assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40])] == [42]
     assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True)] == [24]
     assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True, max_length=30)] == [30]
@@ -204,7 +203,7 @@ def test_a_model_without_positions_takes_any_length_and_is_cut_where_finetuning_
 
 def test_info_counts_every_parameter(masked_lm):
     about = info(masked_lm, lengths=(8, 16, 4096))
-    model = load_model(MaBertForMaskedLM, masked_lm)
+    model = open_model(masked_lm).plain("masked_lm")
     assert sum(about.parts.values()) == sum(p.numel() for p in model.parameters())
     assert about.parts["head"] == 8 * 8 + 8 + 2 * 8 + model.config.vocab_size
     assert about.weights == 4 * sum(about.parts.values())
@@ -214,7 +213,7 @@ def test_info_counts_every_parameter(masked_lm):
 
 def test_info_knows_the_head_of_a_classifier_and_of_a_bare_encoder(classifier, masked_lm, tmp_path, words):
     assert info(classifier, lengths=(8,)).parts["head"] == 8 + 3 * 8 + 3
-    load_model(MaBertModel, masked_lm).save_pretrained(tmp_path)
+    open_model(masked_lm).plain("encoder").save_pretrained(tmp_path)
     assert "head" not in info(tmp_path, lengths=(8,)).parts
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["SomebodysModel"]}))
@@ -237,12 +236,12 @@ def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
     with pytest.raises(ValueError, match="batch_tokens is 0; it must be at least 1"):
         mabert.load(masked_lm).embed(TEXTS, batch_tokens=0)
     with pytest.raises(FileNotFoundError, match="no model folder"):
-        load_config(tmp_path / "nothing")
+        open_model(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="holds no model"):
-        load_config(tmp_path)
+        open_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(ValueError, match="holds a model of type 'bert'; a 'mabert' one is needed"):
-        load_config(tmp_path)
+    with pytest.raises(ValueError, match="holds a model of type 'bert'; there are mabert"):
+        open_model(tmp_path, ["mabert"])
 
 
 def test_a_folder_without_weights_is_named_and_a_pickle_is_not_read(masked_lm, tmp_path):
@@ -273,11 +272,11 @@ def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_
     del weights["mabert.layers.0.mixer.cores.0.recurrence.A_log"]
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"it lacks layers\.0\.mixer\.cores\.0\.recurrence\.A_log"):
-        with_new_head(broken, load_config(broken))
+        open_model(broken).with_new_head()
 
 
 def test_a_tokenizer_with_more_entries_than_the_model_is_refused(masked_lm, words, tmp_path):
-    model = MaBertForMaskedLM(load_config(masked_lm))
+    model = MaBertForMaskedLM(open_model(masked_lm).config)
     model.resize_token_embeddings(len(words) - 3)
     model.save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert import MaBertForMaskedLM, MaBertModel
-from mabert.infer.load import cast_products
+from mabert.infer.loaded import cast_products
 from mabert.model import attention, graphs
 from mabert.model.graphs import Captured, Place, Shape, use_graphs
 from tests.model.helpers import VOCAB, build, config

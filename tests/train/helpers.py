@@ -13,8 +13,8 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from mabert.baselines.load import build
 from mabert.baselines.registry import family_named
+from mabert.baselines.uses import build
 from mabert.data.train_tokenizer import train_wordpiece
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 from tests.patience import HANG

@@ -9,7 +9,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mabert import MaBertForMaskedLM
-from mabert.baselines.load import compile_layers
+from mabert.baselines.uses import compile_layers
 from mabert.model import attention
 from mabert.train.pretrain import pretrain
 from tests.model.helpers import build, config

@@ -8,12 +8,13 @@ import yaml
 from safetensors.torch import save_file
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
-from mabert.baselines.extend import extend
-from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files import places
+from mabert.files.places import find
+from mabert.opening.extend import extend
+from mabert.opening.opened import open_model
 from mabert.train.pretrain import model_config, pretrain
 from mabert.train.recipe import Stage, as_mapping, load_recipe
 from tests.model.helpers import config
@@ -39,7 +40,7 @@ def begin(tmp_path, start, **training):
 def test_the_run_begins_with_the_weights_sizes_and_tokenizer_of_the_model(tmp_path, start):
     pretrain(begin(tmp_path, start, steps=2, learning_rate=0.0), tmp_path / "run", progress=False)
     same_weights(start, tmp_path / "run")
-    assert load_config(tmp_path / "run").hidden_size == 24
+    assert open_model(tmp_path / "run").config.hidden_size == 24
     assert fingerprint(load_tokenizer(str(tmp_path / "run"))) == fingerprint(tokenizer())
 
 
@@ -50,7 +51,7 @@ def test_an_extended_model_is_trained_on_longer_windows(tmp_path, start):
     extend(start, 48, tmp_path / "long")
     plan = dataclasses.replace(plan, start_from=str(tmp_path / "long"))
     pretrain(plan, tmp_path / "run", progress=False)
-    assert load_config(tmp_path / "run").max_position_embeddings == 48
+    assert open_model(tmp_path / "run").config.max_position_embeddings == 48
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -63,12 +64,12 @@ def test_on_the_command_line_the_model_takes_the_place_of_the_recipes(tmp_path, 
     output = ["-o", str(tmp_path / "run")]
     command = ["pretrain", str(tmp_path / "plan.yaml"), "--start-from", place, "model.hidden_dropout_prob=0", *output]
     assert main(command) == 0
-    after = load_config(tmp_path / "run")
+    after = open_model(tmp_path / "run").config
     assert (after.hidden_size, after.hidden_dropout_prob) == (24, 0.0)
     request = yaml.safe_load((tmp_path / "run" / "request.yaml").read_text())
     assert request["start_from"] == place
     assert "start_from" not in as_mapping(recipe(tmp_path)), "other runs are known as before"
-    assert request["resolved"]["weights"] == weights_digest(start)
+    assert request["resolved"]["weights"] == find(start).digest()
     for again in (command, ["pretrain", "mini", *output]):
         assert main([*again, "--resume"]) == 0, "it goes on as it was asked for"
 
@@ -88,7 +89,7 @@ def test_other_families_go_on_too_and_lose_no_weight(tmp_path, name):
 def test_dropout_is_that_of_the_family(tmp_path, name):
     start = of_family(name, tmp_path / "start", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     plan = dataclasses.replace(begin(tmp_path, start), architecture=name, model={"hidden_dropout_prob": 0.25})
-    changed = model_config(plan, tokenizer())
+    changed = model_config(plan, tokenizer(), open_model(start))
     hidden = family_named(name).dropout(0.25, 0.0)
     assert {field: getattr(changed, field) for field in hidden} == hidden
 
@@ -121,13 +122,13 @@ def outgrown(start):
 
 
 def without_head(start):
-    MaBertForSequenceClassification(load_config(start)).save_pretrained(start)
+    MaBertForSequenceClassification(open_model(start).config).save_pretrained(start)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (outgrown, r"the tokenizer has \d+ entries, the vocabulary of .*start"),
+        (outgrown, r"the tokenizer in .*start has \d+ entries, the model's vocabulary"),
         (without_head, r"was saved as MaBertForSequenceClassification; for MaBertForMaskedLM it"),
     ],
 )

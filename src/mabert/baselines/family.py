@@ -12,10 +12,9 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mabert.baselines import attention
-from mabert.machine.memory import check_fits
+from mabert.machine.memory import check_fits, parameters_of
 from mabert.model.config import MaBertConfig, in_words, make_config
 from mabert.model.embeddings import stretch
-from mabert.model.load import parameters_of
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 

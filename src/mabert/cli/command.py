@@ -96,6 +96,8 @@ def load_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from transformers.utils import logging
 
+    import mabert.conversion.delta  # noqa: F401 -- registers the models, and how deltas are read
+
     logging.disable_progress_bar()
     logging.set_verbosity_error()
 

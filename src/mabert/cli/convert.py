@@ -92,12 +92,11 @@ def tokens(text: str) -> int:
 
 def run_convert(options: argparse.Namespace) -> None:
     """`mabert convert`."""
-    from mabert.files.folders import config_fields
+    from mabert.files.places import find
     from mabert.train.run import RunFolder
 
     RunFolder(options.output).check({}, options.resume)
-    if Path(options.teacher).exists():
-        config_fields(options.teacher)
+    options.teacher = find(options.teacher)
     load_libraries()
     from mabert.conversion.run import convert
 

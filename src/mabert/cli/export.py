@@ -1,7 +1,6 @@
 """`mabert export`: exports a model for runtimes without this package."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, load_libraries, say
@@ -19,10 +18,9 @@ def add_export(commands: Any) -> None:
 
 def run_export(options: argparse.Namespace) -> None:
     """`mabert export`."""
-    from mabert.files.folders import config_fields
+    from mabert.files.places import find
 
-    if Path(options.model).exists():
-        config_fields(options.model)
+    options.model = find(options.model)
     load_libraries()
     from mabert.exporting import export
 

@@ -107,13 +107,12 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     Options are checked before the model is opened, which takes seconds, and before texts are read, since someone may be
     typing them on standard input.
     """
-    from mabert.files.folders import config_fields
-    from mabert.files.places import place_of
+    from mabert.files.places import find
     from mabert.files.writing import check_output
 
     check_output(options.output, suffixes)
-    options.model = place_of(options.model)
-    rows = rows_for(options, " ".join(map(str, config_fields(options.model).get("architectures") or ())))
+    options.model = find(options.model)
+    rows = rows_for(options, " ".join(options.model.saved_as))
     load_libraries()
     from mabert.infer.model import load
 
@@ -273,11 +272,9 @@ def add_info(commands: Any) -> None:
 
 def run_info(options: argparse.Namespace) -> None:
     """`mabert info`."""
-    from mabert.files.folders import config_fields
-    from mabert.files.places import place_of
+    from mabert.files.places import find
 
-    options.model = place_of(options.model)
-    config_fields(options.model)
+    options.model = find(options.model)
     load_libraries()
     from mabert.infer.info import info
     from mabert.infer.write import show_info

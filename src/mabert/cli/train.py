@@ -159,14 +159,11 @@ def seed_list(text: str) -> list[int]:
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
-    from mabert.files.folders import config_fields
-    from mabert.files.places import place_of
+    from mabert.files.places import find
     from mabert.train.run import RunFolder
 
     check_finetune(options)
-    # Find a wrong name before a download.
-    options.model = place_of(options.model)
-    config_fields(options.model)
+    options.model = find(options.model)  # a wrong name, before examples are downloaded
     RunFolder(options.output).check({}, options.resume)
     task, splits = load_examples(options)
     recipe = FinetuneRecipe(**{name: getattr(options, name) for name in FIELDS})
@@ -245,13 +242,11 @@ def add_extend(commands: Any) -> None:
 
 def run_extend(options: argparse.Namespace) -> None:
     """`mabert extend`."""
-    from mabert.files.folders import config_fields
-    from mabert.files.places import place_of
+    from mabert.files.places import find
 
-    options.model = place_of(options.model)
-    config_fields(options.model)
+    options.model = find(options.model)
     load_libraries()
-    from mabert.baselines.extend import extend
+    from mabert.opening.extend import extend
 
     before = extend(options.model, options.length, options.output)
     say(

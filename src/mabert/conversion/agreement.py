@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.conversion.align import Alignment
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.teacher import SEVERAL

@@ -7,17 +7,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.conversion.teacher import HEADS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.folders import CONFIG
 from mabert.files.json import to_json
-from mabert.files.places import default_cache, place_of
+from mabert.files.places import CONFIG, DELTA, default_cache
 from mabert.files.reading import parse_json, sha256
 from mabert.files.writing import make_once
-from mabert.model.delta import FILE
-from mabert.model.load import load_config
+from mabert.model import MaBertPreTrainedModel
 from mabert.model.mamba import Recurrence
+from mabert.opening.opened import open_model
 
 ABOUT = "mabert"
 """The entry of the file's metadata that holds, as JSON, the cores' teacher and its use."""
@@ -55,13 +54,23 @@ def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path)
     cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
     about = {"teacher": teacher, "weights": weights, "use": use}
     # One entry only: safetensors writes several in any order, and equal cores should make equal files.
-    save_file(cores, folder / FILE, {ABOUT: to_json(about)})
+    save_file(cores, folder / DELTA, {ABOUT: to_json(about)})
 
 
 def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
     """Returns a weight in bf16, or in float32 if it is one of the recurrence's, which need it."""
     wide = name.rpartition(".")[2] in Recurrence.FLOAT32
     return weight.detach().cpu().to(torch.float32 if wide else torch.bfloat16).contiguous()
+
+
+def whole(path: Any) -> Any:
+    """Returns the folder to read weights from: the whole model's if `path` holds a difference, else `path`."""
+    if not isinstance(path, str | Path) or not (Path(path) / DELTA).is_file():
+        return path
+    return compose(path)
+
+
+MaBertPreTrainedModel.whole = staticmethod(whole)
 
 
 def compose(path: str | Path) -> Path:
@@ -71,7 +80,7 @@ def compose(path: str | Path) -> Path:
         FileNotFoundError: If the teacher cannot be found.
         ValueError: If the teacher's weights differ from those that the cores learnt from, or the file is damaged.
     """
-    file = Path(path) / FILE
+    file = Path(path) / DELTA
     place = default_cache() / "whole" / f"{sha256(file)[:16]}-{sha256(Path(path) / CONFIG)[:8]}"
 
     def fill(folder: Path) -> None:
@@ -113,7 +122,7 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
     """
     use: Any = about["use"]
     try:
-        teacher = load_teacher(place_of(about["teacher"]))
+        teacher = load_teacher(about["teacher"])
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{path} is a delta, which needs its teacher {about['teacher']} under that name: {error}"
@@ -124,14 +133,14 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
             f"{path} was made of {about['teacher']} with weights {about['weights'][:16]}; the weights there are "
             f"{known[:16]}, another model's"
         )
-    config = load_config(path)
+    config = open_model(path).config
     student = student_of(teacher, use, **{name: getattr(config, name) for name in CHOSEN})
     wanted = {name: tuple(weight.shape) for name, weight in student.state_dict().items() if CORE in name}
     there = {name: tuple(weight.shape) for name, weight in cores.items()}
     if odd := sorted(name for name in wanted | there if wanted.get(name) != there.get(name)):
         raise ValueError(
-            f"{Path(path) / FILE} does not fit its configuration: {odd[0]} is {there.get(odd[0], 'missing')} in it and "
-            f"{wanted.get(odd[0], 'missing')} by the configuration"
+            f"{Path(path) / DELTA} does not fit its configuration: {odd[0]} is {there.get(odd[0], 'missing')} in it "
+            f"and {wanted.get(odd[0], 'missing')} by the configuration"
         )
     student.load_state_dict({name: weight.float() for name, weight in cores.items()}, strict=False)
     return student

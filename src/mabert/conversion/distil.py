@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.conversion.teacher import SEVERAL
 from mabert.conversion.watch import hidden_states_of, packing_of, pooled, unexplained
 from mabert.conversion.windows import windows_of

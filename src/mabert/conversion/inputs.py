@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.data.encode import Encoding
 from mabert.files.sentences import SentenceFolder, is_cross_encoder
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.conversion import choose
 from mabert.conversion.agreement import compare, lines
 from mabert.conversion.align import Alignment
@@ -25,7 +25,7 @@ from mabert.conversion.pieces import Pieces, cut
 from mabert.conversion.recipe import ConversionRecipe, checked_pattern
 from mabert.conversion.speed import speed
 from mabert.conversion.tables import read_pairs
-from mabert.conversion.teacher import Teacher, student_of, teacher_config, use_of, weights_hash
+from mabert.conversion.teacher import Teacher, open_teacher, student_of, use_of, weights_hash
 from mabert.conversion.training import train
 from mabert.conversion.watch import Item
 from mabert.data.build import build_cache
@@ -35,11 +35,12 @@ from mabert.data.encode import Encoding, check_list
 from mabert.data.mlm import MlmMasking
 from mabert.data.tokenizer import fingerprint
 from mabert.extras import EXTRAS, check_installed
-from mabert.files.places import default_cache, place_of
+from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
+from mabert.opening.opened import Model
 from mabert.train.fields import build
 from mabert.train.run import UNFINISHED, RunFolder
 from mabert.train.trainer import joined, size_of
@@ -73,7 +74,7 @@ BOTH = "{} does not say whether it reads texts or pairs of texts, so both are le
 
 
 def convert(
-    teacher: str | Path,
+    teacher: Model,
     texts: Sequence[str | Path],
     output: str | Path,
     *,
@@ -118,17 +119,17 @@ def convert(
     texts = [texts] if isinstance(texts, str | Path) else list(texts)
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
-    place = place_of(teacher)
-    use_of(place, teacher_config(place))
+    opened = open_teacher(teacher)
+    use_of(opened)
     folder = RunFolder(output, FREE)
     processes = joined(asked.precision)
-    request = {"teacher": str(teacher), "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
+    request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
     given = {"pairs": pairs, "pair_column": pair_column}
     request |= {name: value for name, value in given.items() if value is not None}
     if processes.is_main_process:
         warn_of_emulation(asked.precision)
         folder.check(request, resume)
-    known = Teacher.at(place)
+    known = Teacher.at(opened)
     wanted = checked_pattern(asked.pattern, known.copy.config.num_hidden_layers)
     frames = frames_of(known.place, known.use, known.reader, known.sentences, True if pair_column else pairs)
     for line in warnings_of(known, frames, asked.length):

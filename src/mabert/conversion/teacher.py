@@ -14,14 +14,14 @@ from tokenizers import normalizers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.load import Use, check_vocabulary, class_for, config_of_kind, refuse_quantized, with_weights
+from mabert.baselines.uses import Use, class_for
 from mabert.conversion.families import KEPT, TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
-from mabert.data.tokenizer import load_tokenizer
-from mabert.files.folders import config_fields
+from mabert.files.places import Place, find
 from mabert.files.sentences import SentenceFolder
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
+from mabert.opening.opened import Model, Opened, open_model
 
 HEADS: dict[str, Use] = {
     "Model": "encoder",
@@ -47,64 +47,67 @@ class NotATeacherError(ValueError):
     """A model that cannot be converted."""
 
 
-def teacher_config(path: str | Path) -> PreTrainedConfig:
-    """Reads the configuration of a model that can be converted.
+def open_teacher(model: Model) -> Opened:
+    """Opens a model that can be converted.
 
     Raises:
         FileNotFoundError: If there is no model.
         NotATeacherError: If its family has no entry in `TEACHERS`; lists those that have.
         ValueError: If a field has a wrong value.
     """
-    fields = config_fields(path)
-    kind = fields.pop("model_type", None)
+    place = model.place if isinstance(model, Opened) else find(model)
+    kind = place.fields.get("model_type")
     if kind not in TEACHERS:
         raise NotATeacherError(
-            f"{path} holds a model of type {kind!r}; those of types {', '.join(TEACHERS)} can be converted"
+            f"{place} holds a model of type {kind!r}; those of types {', '.join(TEACHERS)} can be converted"
         )
-    refuse_quantized(path)
-    if (positions := fields.get("position_embedding_type", "absolute")) != "absolute":
-        raise NotATeacherError(f"{path} has position_embedding_type {positions!r}; absolute positions can be converted")
-    return config_of_kind(kind, path, fields)
+    if (positions := place.fields.get("position_embedding_type", "absolute")) != "absolute":
+        raise NotATeacherError(
+            f"{place} has position_embedding_type {positions!r}; absolute positions can be converted"
+        )
+    opened = open_model(place, TEACHERS)
+    opened.refuse_quantized()
+    return opened
 
 
-def use_of(path: str | Path, config: PreTrainedConfig) -> Use:
+def use_of(opened: Opened) -> Use:
     """Returns the use of a teacher, from the class it was saved as.
 
     Raises:
         NotATeacherError: If it has a head that a conversion would lose.
     """
-    for name in config.architectures or ("Model",):
+    for name in opened.config.architectures or ("Model",):
         # BERT's pretraining model has a masked language model's head; ELECTRA's has one that its users drop.
-        pretraining: Use = "encoder" if config.model_type == "electra" else "masked_lm"
+        pretraining: Use = "encoder" if opened.config.model_type == "electra" else "masked_lm"
         for end, use in {**HEADS, "ForPreTraining": pretraining}.items():
             if name.endswith(end):
                 return use
     raise NotATeacherError(
-        f"{path} was saved as {', '.join(config.architectures)}; encoders, masked language models and classifiers of "
-        "sequences can be converted"
+        f"{opened.place} was saved as {', '.join(opened.config.architectures)}; encoders, masked language models and "
+        "classifiers of sequences can be converted"
     )
 
 
-def load_teacher(path: str | Path) -> PreTrainedModel:
+def load_teacher(model: Model) -> PreTrainedModel:
     """Loads a teacher in float32 and evaluation mode, with the head it was saved with.
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: As in `teacher_config` and `use_of`, or if its weights are damaged or incomplete.
+        ValueError: As in `open_teacher` and `use_of`, or if its weights are damaged or incomplete.
     """
-    config = teacher_config(path)
-    use = use_of(path, config)
-    check_dtypes(path)
-    return with_weights(class_for(use, config), path, config, torch.float32)
+    opened = open_teacher(model)
+    use = use_of(opened)
+    check_dtypes(opened.place)
+    return opened.plain(use, torch.float32)
 
 
-def check_dtypes(path: str | Path) -> None:
+def check_dtypes(place: Place) -> None:
     """Refuses weights in integers or 8-bit numbers, which mean nothing without the scales that belong to them.
 
     Raises:
         NotATeacherError: Naming the weight.
     """
-    for file in sorted(Path(path).glob("model*.safetensors")):
+    for file in sorted(place.path.glob("model*.safetensors")):
         with contextlib.suppress(SafetensorError), safe_open(file, framework="pt") as opened:  # told on loading
             for name in opened.keys():  # noqa: SIM118
                 dtype = opened.get_slice(name).get_dtype()
@@ -252,7 +255,7 @@ class Teacher:
         copy: The MaBERT that keeps all the teacher's layers.
     """
 
-    place: str | Path
+    place: Path
     use: Use
     sentences: SentenceFolder | None
     tokenizer: PreTrainedTokenizerFast
@@ -261,20 +264,18 @@ class Teacher:
     copy: Any
 
     @classmethod
-    def at(cls, place: str | Path) -> "Teacher":
+    def at(cls, named: Model) -> "Teacher":
         """Opens a teacher and checks that its copy gives the same output.
 
         Raises:
             FileNotFoundError: If there is no teacher.
             ValueError: If it cannot be converted, or a file is damaged.
         """
-        config = teacher_config(place)
-        use, sentences = use_of(place, config), SentenceFolder.at(place)
-        tokenizer = load_tokenizer(str(place))
-        check_vocabulary(place, tokenizer, config)
-        model = load_teacher(place)
+        opened = open_teacher(named)
+        use, sentences, tokenizer = use_of(opened), opened.sentences, opened.tokenizer
+        model = load_teacher(opened)
         reader = lowering(tokenizer) if sentences is not None and sentences.lower else tokenizer
-        return cls(place, use, sentences, tokenizer, reader, model, check_copy(model, use))
+        return cls(opened.place.path, use, sentences, tokenizer, reader, model, check_copy(model, use))
 
     @property
     def longest(self) -> int:

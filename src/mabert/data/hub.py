@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from mabert.files.offline import without_waiting
+from mabert.files.places import without_waiting
 from mabert.files.reading import digest
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,8 @@ from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
 from mabert.data import files
-from mabert.files.folders import is_hub_name
 from mabert.files.json import to_json
-from mabert.files.offline import without_waiting
-from mabert.files.places import PACKAGES, place_of
+from mabert.files.places import PACKAGES, folder_of, is_hub_name, without_waiting
 from mabert.files.reading import read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -35,7 +33,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
         ValueError: the file is empty, damaged or not UTF-8, or the tokenizer lacks a special token.
     """
     if str(source) in PACKAGES or not is_hub_name(str(source)):
-        source = place_of(source)  # one that comes along, or with a package
+        source = folder_of(source)  # one that comes along, or with a package
     path = Path(source).expanduser()
     if path.is_dir() and not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         if not (path / "vocab.txt").exists():

@@ -1,15 +1,30 @@
-"""Finds a model that a person names: a folder, a shipped model, a package of Python's index, or one on the hub."""
+"""Finds a model that a person names: a folder, a shipped model, a package of Python's index, or one on the hub. Nothing
+here loads torch."""
 
 import importlib.metadata
 import os
+import re
 import shutil
+import socket
+import sys
 import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
-from mabert.files.folders import CONFIG, is_hub_name
-from mabert.files.reading import sha256
+from mabert.files.reading import digest, read_json, sha256
 from mabert.files.writing import make_once
+
+CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+"""Configuration of PEFT."""
+
+DELTA = "delta.safetensors"
+"""The weights of a folder that holds only a model's difference from another one."""
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Models that come with this package, one folder each."""
@@ -19,6 +34,88 @@ CARD = "README.md"
 
 WANTED = (".json", ".safetensors", ".txt", ".model")
 """Suffixes of the other files that are taken (`.model` is SentencePiece's): no code, no pickles."""
+
+WITHOUT_OWNER = ("albert-", "bert-", "distilbert-", "distilroberta-", "roberta-", "xlm-")
+"""Prefixes of names on the hub that have no owner, such as bert-base-uncased."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model's folder that was found.
+
+    Attributes:
+        name: How the model was named.
+        path: The folder.
+        fields: The content of its `config.json`.
+    """
+
+    name: str
+    path: Path
+    fields: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def saved_as(self) -> tuple[str, ...]:
+        """The classes that the model was saved as."""
+        return tuple(map(str, self.fields.get("architectures") or ()))
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether the folder holds a difference instead of whole weights."""
+        return (self.path / DELTA).is_file()
+
+    def digest(self) -> str | None:
+        """Returns a digest of the weights, in one file or several; None if there are none."""
+        files = [file for name in ("model*.safetensors", DELTA) for file in sorted(self.path.glob(name))]
+        return "+".join(digest(file)[:16] for file in files) or None
+
+
+def find(model: "str | Path | Place") -> Place:
+    """Finds a model and reads its `config.json`.
+
+    Args:
+        model: A folder, `minilm`, a name in `PACKAGES`, a name on the hub, or what was found before.
+
+    Raises:
+        FileNotFoundError: If there is no such model.
+        ValueError: If its `config.json` is no JSON object, or the weights in a package are not the known ones.
+    """
+    if isinstance(model, Place):
+        return model
+    folder = Path(folder_of(model))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
+    file = folder / CONFIG
+    if not file.is_file() and (folder / ADAPTER).is_file():
+        raise FileNotFoundError(
+            f"{folder} holds an adapter ({ADAPTER}) and no model; join both by PEFT's merge_and_unload() and save that"
+        )
+    if not file.is_file():
+        inside = model_inside(folder)
+        hint = f"; did you mean {inside}?" if inside else ""
+        raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
+    return Place(str(model), folder, read_json(file))
+
+
+def model_inside(folder: Path) -> Path | None:
+    """Returns the model most likely meant in a folder of runs: a finished one, else the newest checkpoint.
+
+    Models that are still being written have hidden names.
+    """
+    places = (f"*/{CONFIG}", f"unfinished/*/*/{CONFIG}")
+    found = [file.parent for place in places for file in sorted(folder.glob(place))]
+    shown = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
+    finished = [each for each in shown if not each.name.startswith("checkpoint-")]
+    step = {each: int("0" + re.sub(r"\D", "", each.name)) for each in shown}
+    return finished[0] if finished else max(shown, key=step.__getitem__, default=None)
+
+
+def is_hub_name(name: str) -> bool:
+    """Returns whether a name is one on the hub: owner/name, or an old one without an owner."""
+    owned = name.count("/") == 1 and not name.startswith((".", "/"))
+    return owned or ("/" not in name and name.startswith(WITHOUT_OWNER))
 
 
 @dataclass(frozen=True)
@@ -54,7 +151,7 @@ def default_cache() -> Path:
     return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
 
-def place_of(model: str | Path) -> str | Path:
+def folder_of(model: str | Path) -> str | Path:
     """Returns the folder of a model given by path or name; an unknown name is returned unchanged.
 
     Only data is read; nothing in a package is imported. A model on the hub is downloaded whole into the hub's own
@@ -98,9 +195,43 @@ def from_hub(name: str, hint: str = "") -> Path:
 
     patterns = [f"*{end}" for end in WANTED] + [CARD]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))
+        with without_waiting(name):
+            return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub{hint}") from error
+
+
+@contextmanager
+def without_waiting(name: str) -> Iterator[None]:
+    """Makes the hub's libraries use only their caches if the hub's address cannot be resolved.
+
+    Otherwise they would retry each file for half a minute. Behind a proxy, which resolves the address, nothing changes.
+
+    Args:
+        name: A name on the hub, or a folder, for which nothing is looked up: a lookup that fails can take seconds.
+    """
+    if Path(name).is_dir():
+        yield
+        return
+    from huggingface_hub import constants  # slow to import, and only hub names need it
+
+    host = urlsplit(constants.ENDPOINT).hostname
+    try:
+        if not getproxies():
+            socket.getaddrinfo(host, 443)
+    except socket.gaierror:
+        # datasets copies the setting when it is imported.
+        there: list[Any] = [constants, *filter(None, [sys.modules.get("datasets.config")])]
+        before = [module.HF_HUB_OFFLINE for module in there]
+        for module in there:
+            module.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            for module, value in zip(there, before, strict=True):
+                module.HF_HUB_OFFLINE = value
+    else:
+        yield
 
 
 def unpack(package: Package, archive: Path, folder: Path) -> None:

@@ -25,7 +25,7 @@ from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import was_cut
-from mabert.infer.load import Loaded, check_at_least_one
+from mabert.infer.loaded import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
 from mabert.machine.memory import is_out_of_memory
 from mabert.machine.progress import Lines

@@ -11,7 +11,7 @@ import torch
 from mabert.data.entities import OUTSIDE, entities_of
 from mabert.data.words import Word, in_one_entity, words_of
 from mabert.infer.answers import Batch, Encoded, How
-from mabert.infer.load import Loaded
+from mabert.infer.loaded import Loaded
 from mabert.infer.windows import Window
 
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]

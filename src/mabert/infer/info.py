@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +12,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.load import load_as_saved
-from mabert.baselines.registry import family_of
+from mabert.opening.opened import Model, open_model
 
 LENGTHS = (128, 512, 2048)
 PARTS = ("embeddings", "Mamba cores", "attention", "feed-forward", "norms")
@@ -37,20 +35,19 @@ class ModelInfo:
     weights: int
 
 
-def info(path: str | Path, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
+def info(named: Model, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
     """Reads and measures a model.
 
     Args:
-        path: Model folder or hub name.
+        named: Model folder or hub name.
         lengths: Numbers of tokens to measure memory at; those beyond the model's positions are left out.
 
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If it is another kind of model or damaged.
     """
-    model = load_as_saved(path)
-    config = model.config
-    longest = family_of(config).longest(config)
+    opened = open_model(named)
+    model, config, longest = opened.model(), opened.config, opened.longest
     limit = max(lengths) if longest is None else longest
     return ModelInfo(
         config=config,

@@ -3,34 +3,32 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from mabert.baselines.load import Use, load_config, saved_use
+from mabert.baselines.uses import LOADING, Use
 from mabert.data import TOKENS_A_BATCH
-from mabert.data.encode import Encoding, check_list, check_texts
+from mabert.data.encode import check_list, check_texts
 from mabert.data.entities import is_tag
 from mabert.data.words import Words
 from mabert.files.json import whole_characters
-from mabert.files.places import place_of
 from mabert.files.sentences import MAP, SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
-from mabert.infer.load import Loaded, check_at_least_one, check_precision, device_named, load_for_use
+from mabert.infer.loaded import Loaded, check_at_least_one, check_precision, device_named, load_for_use
 from mabert.infer.reading import reading
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
-from mabert.model.load import LOADING
 from mabert.model.pooling import Pooler, pooler_in
+from mabert.opening.opened import Model, open_model
 
 POOLINGS = ("mean", "cls", "map")
 
 
 def load(
-    path: str | Path,
+    path: Model,
     *,
     precision: str | None = None,
     device: str | torch.device | None = None,
@@ -39,8 +37,8 @@ def load(
     """Opens a model of any family for texts: vectors, labels, filled masks.
 
     Args:
-        path: Model folder, hub name, name of a package in `mabert.files.places`, or `minilm`, the converted
-            all-MiniLM-L6-v2 that comes with this package.
+        path: Model folder, hub name, name of a package in `mabert.files.places`, `minilm`, the converted
+            all-MiniLM-L6-v2 that comes with this package, or what `open_model` returned.
         precision: `fp32`; `bf16`, by autocast over float32 weights; `auto`, bf16 if the device is fast in it, else
             fp32; `int8`, products of 8-bit integers on a CPU: faster, and slightly off (docs/performance.md). Default,
             the precision that the model was saved in; fine-tuning evaluates in `auto` by default.
@@ -67,14 +65,14 @@ class TextModel:
 
     def __init__(
         self,
-        path: str | Path,
+        path: Model,
         *,
         precision: str | None = None,
         device: str | torch.device | None = None,
         graphs: bool = True,
     ) -> None:
-        self.path = place_of(path)
-        self.config = load_config(self.path)
+        self.opened = open_model(path)
+        self.path, self.config = self.opened.place.path, self.opened.config
         self._precision, self._device, self._graphs = precision, device_named(device), graphs
         check_precision(precision, self._device)
         self._loaded: dict[Use, Loaded[Any]] = {}
@@ -158,7 +156,7 @@ class TextModel:
             MemoryError: As in `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
-        rows = in_rows(texts, pairs, words=saved_use(self.config) == "tagger")
+        rows = in_rows(texts, pairs, words=self.opened.use == "tagger")
         return joined(self.labels(rows, how, paired=pairs is not None))
 
     def fill_mask(
@@ -223,7 +221,7 @@ class TextModel:
         self, rows: Iterable[Row], how: How, *, paired: bool = False
     ) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
         """Does the work of `predict` on a stream; `paired` tells whether rows have two texts."""
-        tuned = Encoding.beside(self.path)
+        tuned = self.opened.encoding
         if tuned is not None:
             if paired != tuned.pairs:
                 there = "pairs of texts, and the second ones are missing (--pair-column)"
@@ -235,13 +233,13 @@ class TextModel:
                 max_length=tuned.max_length if how.max_length is None else how.max_length,
                 truncate=tuned.truncate if how.truncate is None else how.truncate,
             )
-        if saved_use(self.config) == "reader":
+        if self.opened.use == "reader":
             if not paired:
                 raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
             if how.truncate:
                 raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
             return answer_windows(reading(self._read("reader")), rows, how)
-        if saved_use(self.config) == "tagger":
+        if self.opened.use == "tagger":
             if paired:
                 raise ValueError(f"{self.path} tags the words of single texts, and pairs are given")
             if odd := [name for name in self.config.id2label.values() if not is_tag(name)]:
@@ -265,18 +263,18 @@ class TextModel:
         if use not in self._loaded:
             with LOADING:
                 if use not in self._loaded:  # another thread may have read it meanwhile
-                    loaded = load_for_use(use, self.path, precision=self._precision, device=self._device)
+                    loaded = load_for_use(self.opened, use, precision=self._precision, device=self._device)
                     self._loaded[use] = loaded.prepacked(self._graphs)
         return self._loaded[use]
 
     def _encoder(self) -> Loaded[Any]:
         # Takes the encoder from the model with its saved head, which may be needed too, so that weights are read once.
-        loaded = self._read(saved_use(self.config))
+        loaded = self._read(self.opened.use)
         return replace(loaded, model=loaded.model.base_model)
 
     def _mapped(self) -> tuple[Loaded[Any], heads.Pool]:
         """Returns the encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""
-        if (pooler := pooler_in(Path(self.path) / MAP)) is not None:
+        if (pooler := pooler_in(self.path / MAP)) is not None:
             loaded = self._encoder()
             return loaded, pooler.to(loaded.model.device)
         self._check_map()
@@ -286,7 +284,7 @@ class TextModel:
     def _sentences(self) -> SentenceFolder | None:
         """Returns what the folder's files of sentence-transformers say."""
         try:
-            return SentenceFolder.at(self.path)
+            return self.opened.sentences
         except ValueError as error:
             raise ValueError(f"{error}; for vectors of another kind, say both pooling and normalize") from error
 

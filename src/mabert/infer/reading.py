@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mabert.baselines.load import logits_in
+from mabert.baselines.uses import logits_in
 from mabert.data.passages import Passage, best_answer, passages_of
 from mabert.infer.answers import Batch, Encoded, How, Question
-from mabert.infer.load import Loaded
+from mabert.infer.loaded import Loaded
 from mabert.infer.windows import Window
 
 

@@ -1,10 +1,16 @@
 """Memory: how much is free, how much a model needs, and errors of running out of it, whatever they are called."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 TRAINED = 16
 """Bytes that training needs for each parameter in float32: its value, its gradient and AdamW's two moments."""
@@ -111,3 +117,9 @@ def field_of(file: str, name: str) -> int:
         return 0
     lines = (line.split() for line in Path(file).read_text(encoding="ascii").splitlines())
     return next((int(words[1]) << 10 for words in lines if words[0] == f"{name}:"), 0)
+
+
+def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
+    """Counts a model's weights without allocating them."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in kind(config).parameters())

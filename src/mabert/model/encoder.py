@@ -1,5 +1,6 @@
 """The encoder: embeddings, the interleaved stack, a last LayerNorm."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,6 @@ from mabert.model.anywhere import OpensAnywhere
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig
-from mabert.model.delta import whole
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.graphs import Graphs, serves
 from mabert.model.inputs import Inputs, read_inputs
@@ -42,6 +42,9 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     _keep_in_fp32_modules_strict: ClassVar = list(Recurrence.FLOAT32)
     _can_record_outputs: ClassVar = {"hidden_states": ResidualBlock, "attentions": [SelfAttention, MambaMixer]}
 
+    whole: ClassVar[Callable[[Any], Any]] = staticmethod(lambda folder: folder)
+    """Returns the folder to read weights from; `mabert.conversion.delta`, which knows deltas, sets it."""
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """Works as in transformers; from a folder that `mabert convert --delta` wrote, it loads the whole model.
@@ -50,7 +53,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
         """
         if (asked := kwargs.get("quantization_config")) is not None:
             kwargs["quantization_config"] = sparing(asked)
-        return super().from_pretrained(whole(pretrained_model_name_or_path), *model_args, **kwargs)
+        return super().from_pretrained(cls.whole(pretrained_model_name_or_path), *model_args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
         """Works as in transformers; where vectors are made in another way than sentence-transformers makes them of any

@@ -13,18 +13,17 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallback
 
-from mabert.baselines.load import load_config, weights_digest
 from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.rows import tsv_line
 from mabert.data.task import Rows, Task, column
-from mabert.data.tokenizer import load_tokenizer
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.json import to_json
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import filling, write_text
 from mabert.machine.precision import resolve_precision, warn_of_emulation
+from mabert.opening.opened import Model, open_model
 from mabert.train.finetune_once import finetune_once
 from mabert.train.job import Job, rate_for
 from mabert.train.kinds import kind_of
@@ -39,7 +38,7 @@ FREE = ("resolved.processes", "resolved.chosen_under")
 
 
 def finetune(
-    model: str | Path,
+    model: Model,
     task: Task,
     splits: Mapping[str, Rows],
     output: str | Path,
@@ -58,7 +57,7 @@ def finetune(
     Under torchrun the processes share each step's batch, and the first one writes.
 
     Args:
-        model: Folder or hub name of a pretrained model, with its tokenizer.
+        model: Folder or name of a pretrained model, or what `open_model` returns.
         task: From `load_glue` (by `glue_task`) or `load_own`.
         splits: The task's examples, from the same loader.
         output: Output folder. Each `seed-N` holds a model, its `result.json`, predictions and the leaderboard's file;
@@ -90,21 +89,26 @@ def finetune(
     processes = joined(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
-    config = load_config(model)  # a clearer error for a wrong folder than a missing tokenizer
-    tokenizer = load_tokenizer(str(model))
+    opened = open_model(model)
+    config, tokenizer = opened.config, opened.tokenizer
     recipe = dataclasses.replace(recipe, learning_rates=(rates := recipe.learning_rates or [rate_for(config)]))
     longest = longest_input(config, tokenizer, recipe.max_length)
     folder, writes = RunFolder(output, FREE, trusted), processes.is_main_process
-    request: dict[str, Any] = {"model": str(model), "task": task.name, "source": source, **dataclasses.asdict(recipe)}
+    request: dict[str, Any] = {
+        "model": str(opened.place),
+        "task": task.name,
+        "source": source,
+        **dataclasses.asdict(recipe),
+    }
     if writes:
         warn_of_emulation(recipe.precision)
         folder.check(request, resume)
-    job = Job(model, tokenizer, kind_of(task), splits, recipe, longest, folder.path, processes, progress, callbacks)
+    job = Job(opened, kind_of(task), splits, recipe, longest, folder.path, processes, progress, callbacks)
     job.kind.warn_of_examples(splits)
     # Seeds that are added to a run are trained at the learning rate of its first ones.
     chooser = folder.resolved().get("chosen_under", seeds[0]) if resume else seeds[0]
     request["resolved"] = {
-        "weights": weights_digest(model),
+        "weights": opened.place.digest(),
         "examples": {name: len(examples) for name, examples in job.examples.items()},
         "data": job.digest(),
         "precision": resolve_precision(recipe.precision),
@@ -252,7 +256,7 @@ def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, An
     if writes and keep_model:
         with filling(place, size_of(model), "make room and train it again by --resume") as staging:
             model.save_pretrained(staging)
-            job.tokenizer.save_pretrained(staging)
+            job.model.tokenizer.save_pretrained(staging)
             Encoding(recipe.max_length, recipe.truncate, job.examples["train"].pairs).save(staging)
     # Each process computes its part.
     found = {split: job.answers(model, split) for split in job.splits if split != "train"}

@@ -70,7 +70,7 @@ class FinetuneTrainer(MaBertTrainer):
                 save_strategy="no",
                 save_total_limit=1,
             ),
-            data_collator=collator_of(recipe.packing, job.tokenizer),
+            data_collator=collator_of(recipe.packing, job.model.tokenizer),
             train_dataset=job.examples["train"],
             eval_dataset=job.examples[next(iter(job.labels))],
             batches=self.whole if processes == 1 else SplitBatches(self.whole, processes),

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import reduce
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+from transformers import PreTrainedConfig, PreTrainedModel, TrainerCallback
 
-from mabert.baselines.load import build, class_for, load_config, logits_in, with_new_head
 from mabert.baselines.registry import family_of
+from mabert.baselines.uses import build, class_for, logits_in
 from mabert.data.batches import ExampleSampler, TokenBudgetSampler, batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import Examples
 from mabert.data.glue import GlueTask
 from mabert.data.task import Rows, Task
 from mabert.files.json import to_json
-from mabert.machine.memory import TRAINED, check_fits, naming_memory
+from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.model.load import parameters_of
+from mabert.opening.opened import Opened
 from mabert.train.kinds import Kind
 from mabert.train.recipe import FinetuneRecipe, check_packing, unpad_of
 from mabert.train.run import UNFINISHED
@@ -68,8 +68,7 @@ class Job:
     """State shared by all training runs of one fine-tuning.
 
     Attributes:
-        model: Folder or hub name of the pretrained model.
-        tokenizer: Its tokenizer.
+        model: The pretrained model.
         kind: The task's kind.
         splits: The task's rows: `train`, one or two splits named `validation...`, and `test...` if there.
         recipe: How to train.
@@ -80,8 +79,7 @@ class Job:
         callbacks: transformers callbacks beside ours.
     """
 
-    model: str | Path
-    tokenizer: PreTrainedTokenizerFast
+    model: Opened
     kind: Kind
     splits: Mapping[str, Rows]
     recipe: FinetuneRecipe
@@ -94,7 +92,7 @@ class Job:
     @cached_property
     def examples(self) -> dict[str, Examples]:
         """The encoded examples of each split."""
-        how = (self.tokenizer, self.max_length, self.recipe.truncate)
+        how = (self.model.tokenizer, self.max_length, self.recipe.truncate)
         return {split: self.kind.encoded(rows, *how, split) for split, rows in self.splits.items()}
 
     @cached_property
@@ -114,15 +112,17 @@ class Job:
     @cached_property
     def config(self) -> PreTrainedConfig:
         """The pretrained model's configuration with the task's and the recipe's fields, checked."""
-        recipe, config = self.recipe, load_config(self.model)
+        recipe, config = self.recipe, self.model.config
         own = {name: getattr(recipe, name) for name in ("pooling", "padding_safe_masking")}
         own = {name: value for name, value in own.items() if value is not None}
-        fields = {**self.kind.config_fields(), **family_of(config).classifier_dropout(recipe.dropout)}
+        fields = {**self.kind.config_fields(), **self.model.family.classifier_dropout(recipe.dropout)}
         if isinstance(config, MaBertConfig):
             config = make_config(**{**config.to_dict(), **fields, "unpad": unpad_of(recipe.packing), **own})
         elif own:
             name, value = next(iter(own.items()))
-            raise ValueError(f"{name} is {value!r}; that is MaBERT's, {self.model} is a {config.model_type} model")
+            raise ValueError(
+                f"{name} is {value!r}; that is MaBERT's, {self.model.place} is a {config.model_type} model"
+            )
         else:
             config = type(config)(**{**config.to_dict(), **fields})
         pools = self.kind.use == "classifier"
@@ -136,7 +136,7 @@ class Job:
         """Returns the pretrained (or a random) encoder with a new head and its own copy of the configuration."""
         config = copy.deepcopy(self.config)
         use = self.kind.use
-        return build(use, config) if self.recipe.from_scratch else with_new_head(self.model, config, use)
+        return build(use, config) if self.recipe.from_scratch else self.model.of(config).with_new_head(use)
 
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
         """Returns the run's batches over all processes, of `batch_tokens` tokens or `batch_size` examples."""
@@ -154,7 +154,7 @@ class Job:
         recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
         how: dict[str, Any] = {"precision": recipe.precision, "rows": rows, "a_token": kind.a_token}
-        logits = logits_of(model, examples, self.tokenizer.pad_token_id, **how)
+        logits = logits_of(model, examples, self.model.tokenizer.pad_token_id, **how)
         if not np.isfinite(logits).all():
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
         return kind.answers(logits, examples)

@@ -14,23 +14,23 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import rotate_checkpoints
 
-from mabert.baselines.load import class_for, compile_layers, load_config, weights_digest
 from mabert.baselines.registry import family_named, family_of
+from mabert.baselines.uses import class_for, compile_layers
 from mabert.data.build import build_cache
 from mabert.data.cache import IDS
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
 from mabert.data.tokenizer import fingerprint
 from mabert.data.windows import Windows
 from mabert.extras import EXTRAS, check_installed
-from mabert.files.places import default_cache, place_of
+from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.files.writing import filling
-from mabert.machine.memory import TRAINED, check_fits, naming_memory
+from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
 from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.model import MaBertConfig
 from mabert.model.boundaries import ON_HOST
 from mabert.model.heads import IGNORED
-from mabert.model.load import parameters_of
+from mabert.opening.opened import open_model
 from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
 from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.recipe import PretrainRecipe, as_mapping
@@ -117,21 +117,20 @@ def pretrain(
         warn_of_emulation(recipe.training.precision)
         folder.check(request, resume)
     kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
-    if recipe.start_from is not None:
-        place = place_of(recipe.start_from)
-        load_config(place)  # a clearer error for a wrong folder than a missing tokenizer
-        recipe = dataclasses.replace(recipe, start_from=str(place))
+    start = None if recipe.start_from is None else open_model(recipe.start_from)
+    if start is not None:
+        recipe = dataclasses.replace(recipe, start_from=str(start.place))
     origin = "given by the caller"
     if tokenizer is None:
         tokenizer, origin = asked_tokenizer(recipe, folder.resolved().get("tokenizer") if resume else None)
-    config = model_config(recipe, tokenizer)
+    config = model_config(recipe, tokenizer, start)
     check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config))
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
     # Loaded first, so that missing weights fail before hours of tokenising.
-    start = None if recipe.start_from is None else started_model(recipe.start_from, config)
-    finishes = start is None or family.is_finished(start)
+    started = None if start is None else started_model(start.of(config))
+    finishes = started is None or family.is_finished(started)
     data = prepare_data(recipe, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
@@ -139,14 +138,14 @@ def pretrain(
         "vocabulary": fingerprint(tokenizer),
         "precision": resolve_precision(recipe.training.precision),
         "processes": arguments.world_size,
-        **({} if recipe.start_from is None else {"weights": weights_digest(recipe.start_from)}),
+        **({} if start is None else {"weights": start.place.digest()}),
     }
     if writes:
         folder.claim(request, resume)
     if resume and (finished := folder.result()) is not None:
         return finished if writes else {}
     set_seed(recipe.training.seed)
-    model = new_model(config) if start is None else trained_by_mlm(start)
+    model = new_model(config) if started is None else trained_by_mlm(started)
     if recipe.training.compile:
         compile_layers(model)
     trainer = PretrainTrainer(

@@ -168,7 +168,7 @@ class PretrainRecipe(Checked):
         tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; default, that of the family's published model on
             the hub, or, if unavailable, one trained on `data.sources` in the same way.
         stages: The length schedule.
-        start_from: Model to start from instead of random weights, as `mabert.files.places.place_of` finds it. It sets
+        start_from: Model to start from instead of random weights, as `mabert.files.places.find` finds it. It sets
             architecture, sizes and tokenizer; of `model`, only dropout and masking may then be set.
     """
 
@@ -327,11 +327,9 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
     if content.get("start_from") is not None:
         start = convert(str, content["start_from"], "start_from")
         if start:
-            from mabert.baselines.load import load_config
-            from mabert.baselines.registry import family_of
-            from mabert.files.places import place_of
+            from mabert.opening.opened import open_model
 
-            content.setdefault("architecture", family_of(load_config(place_of(start))).name)
+            content.setdefault("architecture", open_model(start).family.name)
     return build(PretrainRecipe, content, "")
 
 

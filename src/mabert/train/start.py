@@ -5,28 +5,36 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.load import build, load, load_config, refuse_quantized
 from mabert.baselines.registry import family_named, family_of
-from mabert.data.tokenizer import fingerprint, load_tokenizer
+from mabert.baselines.uses import build
+from mabert.data.tokenizer import fingerprint
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
+from mabert.opening.opened import Opened
 from mabert.train.recipe import PretrainRecipe, check_packing, unpad_of
 
 
-def model_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+def model_config(
+    recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened | None = None
+) -> PreTrainedConfig:
     """Returns the configuration of the recipe's new model, or of the model that it starts from.
+
+    Args:
+        recipe: The recipe.
+        tokenizer: The run's tokenizer.
+        start: The model that the run starts from; None for random weights.
 
     Raises:
         ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
             start from is of another family, or the fields make no valid model.
     """
-    config = new_config(recipe, tokenizer) if recipe.start_from is None else started_config(recipe, tokenizer)
+    config = new_config(recipe, tokenizer) if start is None else started_config(recipe, tokenizer, start)
     check_packing(recipe.training.packing, config)
     if isinstance(config, MaBertConfig):
         config.unpad = unpad_of(recipe.training.packing)
     longest, limit = max(stage.length for stage in recipe.stages), family_of(config).longest(config)
     if limit is not None and longest > limit:
-        more = f"; `mabert extend {recipe.start_from}` gives it more" if recipe.start_from is not None else ""
+        more = f"; `mabert extend {start.place}` gives it more" if start is not None else ""
         raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}{more}")
     return config
 
@@ -53,21 +61,18 @@ def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> Pr
     return config
 
 
-def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened) -> PreTrainedConfig:
     """Returns the configuration of the starting model with the recipe's changes; raises what `model_config` does."""
-    start = str(recipe.start_from)
-    config = load_config(start)
-    if (family := family_of(config)).name != recipe.architecture:
-        raise ValueError(f"architecture is {recipe.architecture!r}, and {start} is a {family.name}")
+    place, family = start.place, start.family
+    if family.name != recipe.architecture:
+        raise ValueError(f"architecture is {recipe.architecture!r}, and {place} is a {family.name}")
     try:
-        config = load_config(start, **family.own_dropout(recipe.model))
+        config = start.changed(**family.own_dropout(recipe.model)).config
     except ValueError as error:
-        raise ValueError(f"the recipe's model fields do not go with {start}: {error}") from error
-    refuse_quantized(start)
-    if fingerprint(tokenizer) != fingerprint(load_tokenizer(start)):
-        raise ValueError(f"the tokenizer is not the one in {start}, whose ids the weights there are trained for")
-    if len(tokenizer) > config.vocab_size:
-        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, the vocabulary of {start} {config.vocab_size}")
+        raise ValueError(f"the recipe's model fields do not go with {place}: {error}") from error
+    start.refuse_quantized()
+    if fingerprint(tokenizer) != fingerprint(start.tokenizer):
+        raise ValueError(f"the tokenizer is not the one in {place}, whose ids the weights there are trained for")
     return config
 
 
@@ -85,11 +90,13 @@ def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig) -> int:
     return training.micro_batch_size * length * config.num_hidden_layers * kept * each
 
 
-def started_model(start: str, config: PreTrainedConfig) -> PreTrainedModel:
-    """Loads a model with its masked-language-model head in float32; errors are those of `load`."""
-    model, family = load("masked_lm", start, config=config, dtype=torch.float32), family_of(config)
-    if not hasattr(model, family.head):
-        raise ValueError(f"{start} has another head than {family.title}'s here (no {family.head!r} in it)")
+def started_model(start: Opened) -> PreTrainedModel:
+    """Loads a model with its masked-language-model head in float32; errors are those of `Opened.model`."""
+    model = start.model("masked_lm", torch.float32)
+    if not hasattr(model, start.family.head):
+        raise ValueError(
+            f"{start.place} has another head than {start.family.title}'s here (no {start.family.head!r} in it)"
+        )
     return model
 
 

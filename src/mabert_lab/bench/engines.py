@@ -14,13 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from mabert.baselines.family import Family
-from mabert.baselines.load import load_config
 from mabert.baselines.registry import FAMILIES, family_of
 from mabert.extras import check_installed
-from mabert.files.places import place_of
+from mabert.files.places import find
 from mabert.model.config import MaBertConfig
 from mabert.model.graphs import Captured
 from mabert.model.prepack import can_prepack, prepack
+from mabert.opening.opened import open_model
 from mabert_lab.bench.profiles import DTYPES, Cell, is_compiled, is_prepacked
 from mabert_lab.bench.runtimes import RUNTIMES
 
@@ -99,7 +99,7 @@ def contender(name: str) -> Contender:
         if engine == "openvino-int8":
             check_installed("nncf")
     if model in PRESETS or (model not in FAMILIES and is_model(model)):
-        config = PRESETS[model][1]() if model in PRESETS else load_config(place_of(model))
+        config = PRESETS[model][1]() if model in PRESETS else open_model(model).config
         return Contender(family_of(config), engine, config)
     if model not in FAMILIES:
         known = ", ".join((*FAMILIES, *PRESETS))
@@ -116,9 +116,10 @@ def split(name: str) -> tuple[str, str]:
 def is_model(name: str) -> bool:
     """Checks whether a name that is not a family's leads to a model's configuration."""
     try:
-        return (Path(place_of(name)) / "config.json").is_file()
+        find(name)
     except OSError:
         return False
+    return True
 
 
 def title_of(name: str) -> str:

@@ -26,7 +26,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mabert.baselines.family import Family
-from mabert.baselines.load import class_for
+from mabert.baselines.uses import class_for
 from mabert.model import MaBertConfig
 
 Profile = Literal["paper", "stock", "best"]

@@ -12,12 +12,12 @@ from mabert.baselines.positions import repeat
 from mabert.conversion.agreement import vectors
 from mabert.conversion.teacher import Teacher, student_of
 from mabert.data.encode import encode_texts
-from mabert.files.folders import config_fields
-from mabert.files.places import place_of
-from mabert.infer.load import Loaded, device_named, load_for_use
+from mabert.files.places import find
+from mabert.infer.loaded import Loaded, device_named, load_for_use
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
+from mabert.opening.opened import open_model
 
 READS = 4096
 """Maximum tokens of a text that are read."""
@@ -119,9 +119,9 @@ def rankers_of(name: str) -> dict[str, Ranker]:
         FileNotFoundError: If there is no such model.
         ValueError: If it is another kind of model.
     """
-    place = place_of(name)
-    if config_fields(place).get("model_type") == MaBertConfig.model_type:
-        loaded = load_for_use("encoder", place, precision="auto").prepacked()
+    place = find(name)
+    if place.fields.get("model_type") == MaBertConfig.model_type:
+        loaded = load_for_use(open_model(place), "encoder", precision="auto").prepacked()
         own = loaded.model.config.pooling
         return within_and_beyond(name, loaded, own if own in ("mean", "cls") else "mean")
     known = Teacher.at(place)

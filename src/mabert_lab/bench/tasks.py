@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.baselines.load import build, compile_layers
+from mabert.baselines.uses import build, compile_layers
 from mabert.data.collate import places_of
 from mabert.infer.info import peak_bytes
 from mabert.machine.memory import is_out_of_memory

@@ -237,7 +237,7 @@ class Answers:
 
     def parameters(self) -> int:
         """Counts the parameters of the model as a classifier of two labels."""
-        from mabert.baselines.load import build
+        from mabert.baselines.uses import build
 
         family, _, own = contender(self.name)
         with torch.device("meta"):

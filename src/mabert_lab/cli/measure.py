@@ -209,7 +209,6 @@ def report_on(files: list[str], output: Path) -> Path:
 def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
     """Returns the tokens of each text of each file, [CLS] and [SEP] included."""
     from mabert.data.tokenizer import load_tokenizer
-    from mabert.files.places import place_of
     from mabert.infer.texts import read_texts
 
     found = {}
@@ -217,6 +216,6 @@ def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
         name, equals, file = pair.partition("=")
         if not (name and equals and file):
             raise ValueError(f"--texts is {pair!r}; it must be NAME=FILE, such as imdb=reviews.jsonl")
-        counts = load_tokenizer(place_of(tokenizer))(read_texts(file), return_length=True, verbose=False)["length"]
+        counts = load_tokenizer(tokenizer)(read_texts(file), return_length=True, verbose=False)["length"]
         found[name] = [int(count) for count in counts]
     return found

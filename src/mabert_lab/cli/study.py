@@ -173,20 +173,19 @@ def run_plan(plan: Any, root: Path) -> None:
 def run_drift(options: argparse.Namespace) -> None:
     """`mabert study drift`."""
     check_installed(*EXTRAS["lab"])
-    from mabert.files.folders import config_fields
-    from mabert.files.places import place_of
+    from mabert.files.places import find
 
     if options.texts is not None and options.data is not None:
         raise ValueError("--data goes with the CoLA dev set, not with --texts")
     if options.texts is None and options.text_column is not None:
         raise ValueError("--text-column goes with --texts, which is not given")
-    place = place_of(options.model)
-    config_fields(place)
+    place = find(options.model)
     load_libraries()
     from mabert.data.glue import load_glue
-    from mabert.infer.load import load_for_use
+    from mabert.infer.loaded import load_for_use
     from mabert.infer.texts import read_texts
-    from mabert.model.load import load_config
+    from mabert.model.config import MaBertConfig
+    from mabert.opening.opened import open_model
     from mabert_lab.bench.results import path_of, write
     from mabert_lab.report.charts import drift_chart
     from mabert_lab.report.document import markdown
@@ -195,8 +194,7 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert_lab.study.drift import LENGTHS, drift, unfinished_file
 
     data = GLUE if options.data is None else options.data
-    load_config(place)  # refuses other families: the compared masks are MaBERT's
-    loaded = load_for_use("encoder", place)
+    loaded = load_for_use(open_model(place, [MaBertConfig.model_type]), "encoder")  # the compared masks are MaBERT's
     if options.texts is None:
         texts = list(load_glue("cola", data, ["validation"])["validation"]["text_a"])
     else:

@@ -11,7 +11,7 @@ import numpy as np
 from mabert.bounds import TO_LEARN
 from mabert.conversion.run import convert
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.places import place_of
+from mabert.files.places import find
 from mabert.files.writing import write_text
 from mabert.infer.model import TextModel
 from mabert.machine.rounds import interleave
@@ -55,7 +55,7 @@ def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[str | Pa
         NoConversionError: If the teacher is not available, or there is hardly any text.
     """
     try:
-        place = place_of(name)
+        place = find(name).path
     except FileNotFoundError as error:
         raise NoConversionError(str(error)) from error
     tokenizer, there = load_tokenizer(str(place)), 0

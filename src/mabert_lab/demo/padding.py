@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from mabert.data.tokenizer import load_tokenizer
-from mabert.model import MaBertModel
-from mabert.model.load import load_config, load_model
+from mabert.opening.opened import open_model
 
 PADDINGS = (0, 1, 8, 32, 128)
 UNPADDED = "unpadded"
@@ -21,14 +19,13 @@ def padding_drift(folder: Path, text: str) -> list[dict[str, Any]]:
     The model runs in float32: `unpadded`, its default, and with padding under three maskings; most state-space encoders
     use `none`.
     """
-    tokenizer = load_tokenizer(str(folder))
+    opened = open_model(folder)
+    tokenizer = opened.tokenizer
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     rows = []
     for regime in REGIMES:
-        config = load_config(folder)
-        config.unpad = "auto" if regime == UNPADDED else "never"
-        config.padding_safe_masking = "exact" if regime == UNPADDED else regime  # type: ignore[assignment]
-        model = load_model(MaBertModel, folder, config=config)
+        masking = {"unpad": "auto"} if regime == UNPADDED else {"unpad": "never", "padding_safe_masking": regime}
+        model = opened.changed(**masking).plain("encoder")
         alone = model(ids).last_hidden_state
         for side in ("left", "right"):
             for padding in PADDINGS:

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from mabert.baselines.load import class_for
+from mabert.baselines.uses import class_for
 from mabert.conversion.choose import layers_kept
 from mabert.conversion.pieces import cut
 from mabert.conversion.recipe import ConversionRecipe, at_depth
@@ -18,10 +18,9 @@ from mabert.conversion.teacher import Teacher, student_config, weights_hash
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources
 from mabert.data.tokenizer import fingerprint
-from mabert.files.places import place_of
 from mabert.files.writing import filling
+from mabert.machine.memory import parameters_of
 from mabert.machine.precision import resolve_precision
-from mabert.model.load import parameters_of
 from mabert.train.fields import build
 from mabert.train.recipe import check_seeds
 from mabert.train.run import RunFolder
@@ -55,7 +54,7 @@ class Conversions:
         if max(self.seeds) >= BLOCK:
             raise ValueError(f"seeds are {self.seeds}; where arms are conversions, they must be below {BLOCK}")
         check_seeds(self.tuned_under(self.asked.seeds))
-        self.known = Teacher.at(place_of(self.asked.teacher))
+        self.known = Teacher.at(self.asked.teacher)
         self.about = {"teacher": weights_hash(self.known.copy), "vocabulary": fingerprint(self.known.tokenizer)}
         self.text = text_of(self.asked.texts, self.asked.text_column)
         self.enough: set[tuple[int, int]] = set()

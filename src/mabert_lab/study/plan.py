@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
-from mabert.baselines.load import build as build_model
 from mabert.baselines.registry import family_named
+from mabert.baselines.uses import build as build_model
 from mabert.data.build import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer

@@ -25,7 +25,6 @@ from mabert.conversion.teacher import Teacher, weights_hash
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files.json import to_json
-from mabert.files.places import place_of
 from mabert.files.reading import read_json
 from mabert.files.writing import write_text
 from mabert.machine.processes import keep_freed_memory
@@ -68,7 +67,7 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
 def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
     """Does the work of a conversion's cell."""
     recipe, planned = build(ConversionRecipe, order["recipe"], ""), order["content"]
-    known = Teacher.at(place_of(order["teacher"]))
+    known = Teacher.at(order["teacher"])
     check_unchanged("the teacher", planned["teacher"], weights_hash(known.copy))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.tokenizer))
     if "text" not in planned:  # nothing is trained

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.data.encode import Examples
 from mabert.data.passages import Passage, best_answer, passages_of
 from mabert.data.squad import answer_scores

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.data.encode import Examples, encode_rows
 from mabert.data.task import Rows, Task, column
 
@@ -28,7 +28,7 @@ class Kind(ABC):
     """How one kind of task is encoded, answered and scored. The defaults suit tasks with one label per text.
 
     Attributes:
-        use: Names the model's head, see `mabert.baselines.load`.
+        use: Names the model's head, see `mabert.baselines.uses`.
         a_token: Whether the model has outputs per token instead of per text.
 
     Args:

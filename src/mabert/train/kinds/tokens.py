@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.load import Use
+from mabert.baselines.uses import Use
 from mabert.data.encode import Examples, encodings, was_cut
 from mabert.data.entities import OUTSIDE, entities_of, types_of
 from mabert.data.metrics import entity_scores

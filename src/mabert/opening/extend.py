@@ -2,21 +2,18 @@
 
 from pathlib import Path
 
-from mabert.baselines.load import load_as_saved, refuse_quantized
-from mabert.baselines.registry import family_of
-from mabert.data.encode import Encoding
-from mabert.data.tokenizer import load_tokenizer
 from mabert.files.writing import filling
+from mabert.opening.opened import Model, open_model
 
 
-def extend(path: str | Path, length: int, output: str | Path) -> int:
+def extend(model: Model, length: int, output: str | Path) -> int:
     """Saves a copy of a model for longer inputs, with its tokenizer, by its family's method in Table A3.
 
     A fine-tuned model's `mabert.data.encode.Encoding` is copied unchanged, so `predict` keeps any maximum length that
     fine-tuning set.
 
     Args:
-        path: Model folder or hub name, of any family.
+        model: Model folder or hub name, of any family.
         length: New maximum input length in tokens.
         output: A new folder.
 
@@ -31,15 +28,14 @@ def extend(path: str | Path, length: int, output: str | Path) -> int:
     folder = Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} already holds files; name another folder")
-    refuse_quantized(path)
-    model, tokenizer = load_as_saved(path), load_tokenizer(str(path))
-    encoding = Encoding.beside(path)
-    family = family_of(model.config)
-    longer = family.extend(model, length)
+    opened = open_model(model)
+    opened.refuse_quantized()
+    tokenizer, encoding = opened.tokenizer, opened.encoding
+    longer = opened.family.extend(opened.model(), length)
     tokenizer.model_max_length = length
     with filling(folder) as staging:
         longer.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         if encoding is not None:
             encoding.save(staging)
-    return family.longest(model.config) or model.config.max_position_embeddings
+    return opened.longest or opened.config.max_position_embeddings

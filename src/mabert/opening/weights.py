@@ -1,6 +1,5 @@
-"""Opens a model folder, and reports anything wrong with it in one clear line."""
+"""Reads a model's weights, and reports anything wrong with them in one clear line."""
 
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,57 +11,24 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from mabert.bounds import check_fields
-from mabert.files.folders import CONFIG, config_fields
-from mabert.machine.memory import check_fits
-from mabert.model.config import MaBertConfig, make_config
-from mabert.model.delta import is_delta
+from mabert.baselines.uses import LOADING
+from mabert.files.places import CONFIG, Place
+from mabert.machine.memory import check_fits, parameters_of
 
 logger = logging.get_logger(__name__)
 
 Model = TypeVar("Model", bound=PreTrainedModel)
-
-LOADING = threading.RLock()
-"""Held while a model is made, because transformers then changes state of the whole process: its verbosity, the default
-dtype, and whether weights are initialized and tied."""
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 EXPORTS = ("model.onnx", "openvino_model.xml")
 """Graphs that `mabert export` writes."""
 
 
-def load_config(path: str | Path) -> MaBertConfig:
-    """Reads the configuration of a MaBERT's folder (or hub name).
-
-    Raises:
-        FileNotFoundError: If the folder, or its `config.json`, is not there.
-        ValueError: If it is another kind of model, or a field has a wrong value.
-    """
-    fields = config_fields(path)
-    kind = fields.pop("model_type", None)
-    if kind != MaBertConfig.model_type:
-        raise ValueError(f"{path} holds a model of type {kind!r}; a 'mabert' one is needed")
-    return config_of_fields(path, fields)
-
-
-def config_of_fields(path: str | Path, fields: dict[str, Any]) -> MaBertConfig:
-    """Makes a configuration of the fields read from a folder.
-
-    Raises:
-        ValueError: If a field has a wrong value; names the file.
-    """
-    try:
-        check_fields(fields)
-        return make_config(**fields)
-    except ValueError as error:
-        raise ValueError(f"{Path(path) / CONFIG}: {error}") from error
-
-
 def load_model(
     kind: type[Model],
-    path: str | Path,
+    place: Place,
+    config: PreTrainedConfig,
     *,
-    config: PreTrainedConfig | None = None,
     dtype: torch.dtype | None = None,
     drawn: tuple[str, ...] = (),
 ) -> Model:
@@ -70,16 +36,16 @@ def load_model(
 
     Args:
         kind: The class.
-        path: Model folder or hub name.
-        config: Configuration to use instead of the folder's, which otherwise must be a MaBERT's.
+        place: The model's folder.
+        config: The model's configuration, which may differ from the folder's.
         dtype: Dtype of the weights; default, as saved.
         drawn: Prefixes of weight names that may be missing from the checkpoint and are then initialized at random.
 
     Raises:
-        FileNotFoundError: If there is no model.
-        ValueError: If it is another kind of model, its weights are damaged, incomplete or of another configuration.
+        FileNotFoundError: If there are no weights.
+        ValueError: If the weights are damaged, incomplete or of another configuration.
     """
-    config = config or load_config(path)
+    path = place.path
     with LOADING:
         check_fits(f"the model that {path} describes", parameters_of(kind, config), (dtype or torch.bfloat16).itemsize)
     try:
@@ -89,11 +55,9 @@ def load_model(
             f"the weights in {weights_file(path)} are damaged or cut short ({error}); copy the folder again"
         ) from error
     except OSError as error:
-        if is_delta(path) or any((Path(path) / name).exists() for name in WEIGHTS):
+        if place.is_delta or any((path / name).exists() for name in WEIGHTS):
             raise
-        exported = next(
-            (f"; {name} is an export, for a runtime" for name in EXPORTS if (Path(path) / name).exists()), ""
-        )
+        exported = next((f"; {name} is an export, for a runtime" for name in EXPORTS if (path / name).exists()), "")
         raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)}){exported}") from error
     if about["mismatched_keys"]:
         name, there, wanted = sorted(about["mismatched_keys"])[0]
@@ -179,12 +143,6 @@ def parts_of(weight: Tensor) -> list[Tensor]:
 def weights_file(path: str | Path) -> Path:
     """Returns a folder's file of weights or index of several; the folder itself if it has none, as on the hub."""
     return next((Path(path) / name for name in WEIGHTS if (Path(path) / name).is_file()), Path(path))
-
-
-def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
-    """Counts a model's weights without allocating them."""
-    with torch.device("meta"):
-        return sum(weight.numel() for weight in kind(config).parameters())
 
 
 def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:

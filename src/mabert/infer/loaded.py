@@ -4,7 +4,6 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -13,10 +12,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.family import Family
-from mabert.baselines.load import Use, check_vocabulary, load
 from mabert.baselines.registry import family_of
+from mabert.baselines.uses import Use
 from mabert.data.encode import encodings
-from mabert.data.tokenizer import load_tokenizer
 from mabert.machine.environment import fast_dtype
 from mabert.machine.memory import is_out_of_memory
 from mabert.machine.precision import PRECISIONS, resolve_precision, warn_of_emulation
@@ -24,6 +22,7 @@ from mabert.model import MaBertModel
 from mabert.model.attention import is_plain
 from mabert.model.graphs import use_graphs
 from mabert.model.prepack import can_prepack, prepack
+from mabert.opening.opened import Opened
 from mabert.ops import int8
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -153,22 +152,23 @@ def cast_products(model: nn.Module) -> None:
 
 
 def load_for_use(
-    use: Use, path: str | Path, *, precision: str | None = None, device: str | torch.device | None = None
+    opened: Opened, use: Use, *, precision: str | None = None, device: str | torch.device | None = None
 ) -> Loaded[Any]:
     """Loads a model of any family and its tokenizer.
 
     Args:
-        use: The intended use, see `mabert.baselines.load.load`.
-        path: Folder or hub name.
+        opened: The model.
+        use: The intended use.
         precision: `fp32`; `bf16`, by autocast over float32 weights; `auto`, bf16 if the device is fast in it, else
             fp32; `int8`, large products of 8-bit integers on a CPU, the rest in the dtype it is fast in. Default, the
             precision that the model was saved in.
         device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
 
     Raises:
-        FileNotFoundError: As in `load`.
+        FileNotFoundError: If there are no weights.
         MemoryError: If the weights do not fit the device.
-        ValueError: As in `load`, or if the tokenizer has ids that the model lacks, or precision or device is unknown.
+        ValueError: If the weights are damaged or lack what the use needs, the tokenizer has ids that the
+            model lacks, or precision or device is unknown.
     """
     place = device_named(device)
     check_precision(precision, place)
@@ -177,15 +177,15 @@ def load_for_use(
     if bf16:
         warn_of_emulation("bf16", place.type)
     dtype = getattr(torch, fast_dtype("cpu")) if short else torch.float32
-    model = load(use, path, dtype=None if precision is None else dtype)
-    tokenizer = load_tokenizer(str(path))
-    check_vocabulary(path, tokenizer, model.config)
+    tokenizer, model = opened.tokenizer, opened.model(use, None if precision is None else dtype)
     try:
         return Loaded(model.to(place), tokenizer, bf16, short)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise MemoryError(f"out of memory on {place}: the weights in {path} do not fit; see --device") from error
+        raise MemoryError(
+            f"out of memory on {place}: the weights in {opened.place} do not fit; see --device"
+        ) from error
 
 
 def check_precision(precision: str | None, device: torch.device) -> None:

@@ -1,0 +1,85 @@
+"""Models by use: the head that each needs, made at random or as its configuration was saved."""
+
+import threading
+from typing import Any, Literal
+
+import torch
+import transformers
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import ModelOutput
+
+from mabert import model as models
+from mabert.baselines.registry import family_of
+
+Use = Literal["encoder", "masked_lm", "classifier", "tagger", "reader"]
+
+HEADS: dict[Use, Any] = {
+    "encoder": AutoModel,
+    "masked_lm": AutoModelForMaskedLM,
+    "classifier": AutoModelForSequenceClassification,
+    "tagger": AutoModelForTokenClassification,
+    "reader": AutoModelForQuestionAnswering,
+}
+
+LOADING = threading.RLock()
+"""Held while a model is made, because transformers then changes state of the whole process: its verbosity, the default
+dtype, and whether weights are initialized and tied."""
+
+
+def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """Returns the model class of a family for a use."""
+    return HEADS[use]._model_mapping[type(config)]
+
+
+def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """Returns the class a model was saved as if it is one of its family, else the encoder's class."""
+    for name in config.architectures or ():
+        kind: Any = getattr(models, name, None) or getattr(transformers, name, None)
+        if getattr(kind, "config_class", None) is type(config) and issubclass(kind, PreTrainedModel):
+            return kind
+    return class_for("encoder", config)
+
+
+def saved_use(config: PreTrainedConfig) -> Use:
+    """Returns the use of a saved model by the head in its `architectures`, else the encoder."""
+    saved = config.architectures or ()
+    there = (use for use, kinds in HEADS.items() if type(config) in kinds._model_mapping)
+    return next((use for use in there if class_for(use, config).__name__ in saved), "encoder")
+
+
+def ready(model: PreTrainedModel, hastened: bool = True) -> PreTrainedModel:
+    """Returns the model after its family's `prepare` and, if wanted, `hasten`."""
+    family = family_of(model.config)
+    return family.hasten(family.prepare(model)) if hastened else family.prepare(model)
+
+
+def build(use: Use, config: PreTrainedConfig, *, hastened: bool = True) -> PreTrainedModel:
+    """Builds a model with random weights; `hastened` makes it faster without changing its outputs."""
+    with LOADING:
+        return ready(class_for(use, config)(config), hastened)
+
+
+def compile_layers(model: PreTrainedModel) -> None:
+    """Compiles a model's layers in place, each by itself: layers of a kind share what is compiled, whatever the batch's
+    shape, and the state dict keeps its names."""
+    # Layers share one count of what was compiled, and dynamo silently runs eagerly beyond eight.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile()
+
+
+def logits_in(output: ModelOutput) -> torch.Tensor:
+    """Returns the logits of a model output; for question answering, start and end logits as (batch, time, 2)."""
+    if "start_logits" in output:
+        return torch.stack((output.start_logits, output.end_logits), -1)
+    return output.logits

@@ -1,0 +1,1 @@
+"""One door: a model that a person names becomes one value that everything else asks."""

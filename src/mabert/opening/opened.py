@@ -1,0 +1,169 @@
+"""Opens a model of any family for everyone who uses one."""
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from mabert.baselines.family import Family
+from mabert.baselines.registry import FAMILIES, family_of
+from mabert.baselines.uses import Use, build, class_for, ready, saved_class, saved_use
+from mabert.bounds import check_fields
+from mabert.data.encode import Encoding
+from mabert.data.tokenizer import load_tokenizer
+from mabert.files.places import CONFIG, Place, find
+from mabert.files.sentences import SentenceFolder
+from mabert.model import MaBertConfig
+from mabert.model.config import in_words, make_config
+from mabert.opening.weights import load_model
+
+POOLER = "pooler."
+"""BERT's pooler for next-sentence prediction: masked language models lack it, but every encoder expects it."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that was found and understood; its tokenizer and weights are read when asked for.
+
+    Attributes:
+        place: The model's folder.
+        config: The model's configuration, which may have been changed.
+    """
+
+    place: Place
+    config: PreTrainedConfig
+
+    @property
+    def family(self) -> Family:
+        """The model's family; raises ValueError if it belongs to none."""
+        return family_of(self.config)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the model has positions for; None if unlimited."""
+        return self.family.longest(self.config)
+
+    @property
+    def use(self) -> Use:
+        """The use that the model was saved for."""
+        return saved_use(self.config)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The model's tokenizer; raises ValueError if it has ids beyond the model's vocabulary."""
+        tokenizer = load_tokenizer(self.place.path)
+        if len(tokenizer) > self.config.vocab_size:
+            raise ValueError(
+                f"the tokenizer in {self.place} has {len(tokenizer)} entries, the model's vocabulary "
+                f"{self.config.vocab_size}"
+            )
+        return tokenizer
+
+    @property
+    def sentences(self) -> SentenceFolder | None:
+        """What the folder's files of sentence-transformers say."""
+        return SentenceFolder.at(self.place.path)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How texts were encoded in fine-tuning, if the folder says so."""
+        return Encoding.beside(self.place.path)
+
+    def changed(self, **fields: Any) -> "Opened":
+        """Returns the model with other fields of its configuration.
+
+        Raises:
+            ValueError: If a field has a wrong value.
+        """
+        return Opened(self.place, config_of(self.place, fields))
+
+    def of(self, config: PreTrainedConfig) -> "Opened":
+        """Returns the model with another configuration, which must have its shape."""
+        return dataclasses.replace(self, config=config)
+
+    def model(self, use: Use | None = None, dtype: torch.dtype | None = None) -> PreTrainedModel:
+        """Loads the model in evaluation mode, ready for use in its family's fastest exact way.
+
+        Args:
+            use: What it is for; default, as it was saved.
+            dtype: Dtype of the weights; default, as saved.
+
+        Raises:
+            FileNotFoundError: If there are no weights.
+            ValueError: If the weights are damaged, or lack what the use needs.
+        """
+        return ready(self.plain(use, dtype))
+
+    def plain(self, use: Use | None = None, dtype: torch.dtype | None = None) -> PreTrainedModel:
+        """Loads the model as transformers runs it; arguments and errors are those of `model`."""
+        kind = saved_class(self.config) if use is None else class_for(use, self.config)
+        drawn = (POOLER,) if kind is class_for("encoder", self.config) else ()
+        return load_model(kind, self.place, self.config, dtype=dtype, drawn=drawn)
+
+    def with_new_head(self, use: Use = "classifier") -> PreTrainedModel:
+        """Loads the encoder in float32 with a new random head, whatever head it was saved with.
+
+        Raises:
+            FileNotFoundError: As `model`.
+            ValueError: As `model`, or if the weights are quantized.
+        """
+        self.refuse_quantized()
+        encoder = self.model("encoder", torch.float32)
+        model = build(use, self.config)
+        missing, unexpected = model.base_model.load_state_dict(encoder.state_dict(), strict=False)
+        odd = [name for name in (*missing, *unexpected) if not name.startswith(POOLER)]
+        if odd:
+            raise ValueError(f"{self.place}: {type(encoder).__name__} and {type(model).__name__} differ in {odd[0]}")
+        return model
+
+    def refuse_quantized(self) -> None:
+        """Raises ValueError if the weights are quantized: such a model can be used but not changed."""
+        if self.place.fields.get("quantization_config") is not None:
+            raise ValueError(
+                f"{self.place} holds quantized weights, which can be neither trained nor extended; give the model they "
+                "were made of"
+            )
+
+
+Model = str | Path | Place | Opened
+"""How a model is named: a folder, a name, what was found, or what was opened."""
+
+
+def open_model(model: Model, kinds: Collection[str] | None = None) -> Opened:
+    """Opens a model; `mabert.files.places.find` says how one is named.
+
+    Args:
+        model: Folder, name, what was found, or what was opened, which is returned.
+        kinds: transformers' model types to accept; default, those of the known families.
+
+    Raises:
+        FileNotFoundError: If there is no folder or no `config.json`.
+        ValueError: If it is of another type, or a field has a wrong value.
+    """
+    if isinstance(model, Opened):
+        return model
+    place = find(model)
+    known = [family.model_type for family in FAMILIES.values()] if kinds is None else kinds
+    kind = place.fields.get("model_type")
+    if kind is None:
+        raise ValueError(f"{place.path / CONFIG} has no model_type; those known are {', '.join(known)}")
+    if kind not in known:
+        raise ValueError(f"{place} holds a model of type {kind!r}; there are {', '.join(known)}")
+    return Opened(place, config_of(place, {}))
+
+
+def config_of(place: Place, changes: dict[str, Any]) -> PreTrainedConfig:
+    """Makes the configuration in a folder, with changes; raises ValueError that names the file."""
+    fields = {**place.fields, **changes}
+    kind = fields.pop("model_type")
+    try:
+        check_fields(fields)
+        return make_config(**fields) if kind == MaBertConfig.model_type else AutoConfig.for_model(kind, **fields)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise ValueError(f"{place.path / CONFIG}: {in_words(error)}") from error
