@@ -6,7 +6,7 @@
 # make dist   source archive and wheel, built and checked
 # make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
 # make clients  the table of docs/clients.md, from tests run with each client installed  (half an hour)
-# make gpu-kernels  what a GPU would compile, compiled beforehand without one            (an hour on two cores)
+# make gpu-kernels  what a GPU would compile, compiled beforehand without one            (a quarter of an hour on two cores)
 # make gpu    on a machine with a GPU: tests and measurements, those that matter first; run again to go on  (2 x 10 minutes)
 # make gpu-pretrain  MaBERT beside BERT, pretrained on what `make gpu-data` laid out        (half an hour of a GPU)
 PYTHON ?= python3
