@@ -13,7 +13,7 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.opening.extend import extend
 from mabert.opening.opened import open_model
 from mabert.opening.weights import check_finite, parts_of
-from mabert.train.start import started_config
+from mabert.train.pretrain_run import started_config
 from tests.train.helpers import recipe
 
 

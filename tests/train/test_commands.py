@@ -62,7 +62,7 @@ def test_want_of_memory_anywhere_gets_one_line_and_a_defect_its_traceback(capsys
     def fails(*given, **more):
         raise error
 
-    monkeypatch.setattr("mabert.train.pretrain.prepare_data", fails)
+    monkeypatch.setattr("mabert.train.pretrain_run.prepare_data", fails)
     if str(error) == "a defect":
         with pytest.raises(RuntimeError, match="a defect"):
             main(commands["pretrain"])

@@ -14,7 +14,8 @@ from mabert import MaBertForMaskedLM
 from mabert.train import callbacks, trainer
 from mabert.train import pretrain as pretraining
 from mabert.train.optim import decay_parameter_names
-from mabert.train.pretrain import model_config, prepare_data, pretrain
+from mabert.train.pretrain import pretrain
+from mabert.train.pretrain_run import model_config, prepare_data
 from mabert.train.recipe import recipe_of_run
 from mabert.train.trainer import TrainingDivergedError
 from tests.train.helpers import (
@@ -314,7 +315,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch, error):
 def test_what_a_run_cannot_start_without_is_told_before_any_text_is_read(
     tmp_path, monkeypatch, section, field, value, message
 ):
-    monkeypatch.setattr(pretraining, "build_cache", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr("mabert.train.pretrain_run.build_cache", lambda *_, **__: pytest.fail("read"))
     plan = recipe(tmp_path)
     if section == "model":
         plan.model[field] = value

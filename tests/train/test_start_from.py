@@ -15,7 +15,8 @@ from mabert.files import places
 from mabert.files.places import find
 from mabert.opening.extend import extend
 from mabert.opening.opened import open_model
-from mabert.train.pretrain import model_config, pretrain
+from mabert.train.pretrain import pretrain
+from mabert.train.pretrain_run import model_config
 from mabert.train.recipe import Stage, as_mapping, load_recipe
 from tests.model.helpers import config
 from tests.train.helpers import of_family, recipe, same_weights, tokenizer, weights
@@ -134,7 +135,7 @@ def without_head(start):
 )
 def test_a_model_that_cannot_go_on_is_refused_before_the_text_is_read(tmp_path, start, monkeypatch, change, message):
     change(start)
-    monkeypatch.setattr("mabert.train.pretrain.prepare_data", lambda *_: pytest.fail("the text was read"))
+    monkeypatch.setattr("mabert.train.pretrain_run.prepare_data", lambda *_: pytest.fail("the text was read"))
     with pytest.raises(ValueError, match=message):
         pretrain(begin(tmp_path, start), tmp_path / "run", progress=False)
 

@@ -1,77 +1,32 @@
 """Pretraining by masked language modelling, from raw text to a model folder."""
 
-import dataclasses
-import logging
 import math
-import os
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
+from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
 from transformers.trainer_utils import rotate_checkpoints
 
-from mabert.baselines.registry import family_named, family_of
-from mabert.baselines.uses import class_for, compile_layers
-from mabert.data.build import build_cache
-from mabert.data.cache import IDS
-from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
-from mabert.data.tokenizer import fingerprint
-from mabert.data.windows import Windows
 from mabert.extras import EXTRAS, check_installed
-from mabert.files.places import default_cache
-from mabert.files.reading import digest
 from mabert.files.writing import filling
-from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
-from mabert.machine.precision import resolve_precision, warn_of_emulation
+from mabert.machine.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.boundaries import ON_HOST
-from mabert.model.heads import IGNORED
-from mabert.opening.opened import open_model
-from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
+from mabert.train.checkpoint import drop_damaged
 from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_scored, with_places
-from mabert.train.recipe import PretrainRecipe, as_mapping
-from mabert.train.run import LOGS, RunFolder
-from mabert.train.start import bytes_of_batch, model_config, new_model, started_model, trained_by_mlm
-from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, size_of, training_arguments
-from mabert.train.vocabulary import find_tokenizer
-
-logger = logging.getLogger(__name__)
-
-FREE = (
-    "training.micro_batch_size",
-    "training.workers",
-    "training.log_steps",
-    "training.eval_steps",
-    "training.eval_windows",
-    "training.save_steps",
-    "training.keep_checkpoints",
-    "training.gradient_checkpointing",
-    "training.packing",
-    "training.compile",
-    "data.cache",
-    "resolved.processes",
-)
-"""Fields that a resumed run may change: they split the work and do not change what is learnt (except dropout draws)."""
+from mabert.train.pretrain_run import PretrainRun, resolve
+from mabert.train.recipe import PretrainRecipe
+from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, size_of
 
 BETWEEN = "between"
 """Marks a checkpoint that does not count towards `keep_checkpoints`."""
 
 EXPLODED = 3.0
 """A loss above this multiple of a uniform guess's, ln(vocabulary), counts as divergence."""
-
-
-class PretrainData(NamedTuple):
-    """A run's data: all samples in order; held-out windows with fixed masks, at the length of the first stage; token
-    counts for the record; and a digest of the tokens, by which a resumed run checks its text."""
-
-    stream: PretrainingStream
-    validation: ValidationSet
-    counts: dict[str, int]
-    corpus: str
 
 
 def pretrain(
@@ -110,64 +65,25 @@ def pretrain(
         KeyboardInterrupt: After Ctrl-C, once the state is saved.
     """
     check_installed(*EXTRAS["train"])
-    arguments = arguments_of(recipe, Path(output))
-    folder, writes = RunFolder(output, FREE, trusted), arguments.should_save
-    request, family = as_mapping(recipe), family_named(recipe.architecture)
-    if writes:
-        warn_of_emulation(recipe.training.precision)
-        folder.check(request, resume)
-    kept = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
-    start = None if recipe.start_from is None else open_model(recipe.start_from)
-    if start is not None:
-        recipe = dataclasses.replace(recipe, start_from=str(start.place))
-    origin = "given by the caller"
-    if tokenizer is None:
-        tokenizer, origin = asked_tokenizer(recipe, folder.resolved().get("tokenizer") if resume else None)
-    config = model_config(recipe, tokenizer, start)
-    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config))
-    if (longest := family.longest(config)) is not None:
-        # Saved with the model, so that `truncation=True` cuts at the model's limit.
-        tokenizer.model_max_length = longest
-    # Loaded first, so that missing weights fail before hours of tokenising.
-    started = None if start is None else started_model(start.of(config))
-    finishes = started is None or family.is_finished(started)
-    data = prepare_data(recipe, tokenizer, progress)  # the process that tokenises shows it
-    request["resolved"] = {
-        "corpus": data.corpus,
-        "tokenizer": origin,
-        "vocabulary": fingerprint(tokenizer),
-        "precision": resolve_precision(recipe.training.precision),
-        "processes": arguments.world_size,
-        **({} if start is None else {"weights": start.place.digest()}),
-    }
-    if writes:
-        folder.claim(request, resume)
-    if resume and (finished := folder.result()) is not None:
-        return finished if writes else {}
-    set_seed(recipe.training.seed)
-    model = new_model(config) if started is None else trained_by_mlm(started)
-    if recipe.training.compile:
-        compile_layers(model)
-    trainer = PretrainTrainer(
-        recipe=recipe,
-        data=data,
-        model=model,
-        args=arguments,
-        processing_class=tokenizer,
-        callbacks=callbacks or [],
-        title="pretraining" if progress else None,
+    run = resolve(
+        recipe,
+        output,
+        resume=resume,
+        resume_from=resume_from,
+        trusted=trusted,
+        tokenizer=tokenizer,
+        progress=progress,
     )
-    if resume_from is not None and kept is not None and writes:
-        drop_damaged(folder.path, kept)
-    trainer.train(kept)
-    outcome = finish(trainer, folder.path, finishes) | data.counts
-    return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
-
-
-def asked_tokenizer(recipe: PretrainRecipe, before: str | None) -> tuple[PreTrainedTokenizerFast, str]:
-    """Returns the recipe's tokenizer and its origin; `before` is the origin recorded when the run began."""
-    family, cache = family_named(recipe.architecture), Path(recipe.data.cache or default_cache())
-    return find_tokenizer(family, recipe.tokenizer or recipe.start_from, recipe.data.readable(), cache, before)
+    if run.result is not None:
+        return run.result if run.writes else {}
+    set_seed(recipe.training.seed)
+    trainer = PretrainTrainer(run, "pretraining" if progress else None, callbacks or [])
+    finishes = run.start is None or run.family.is_finished(run.start)
+    if resume_from is not None and run.checkpoint is not None and run.writes:
+        drop_damaged(run.folder.path, run.checkpoint)
+    trainer.train(run.checkpoint)
+    outcome = finish(trainer, run.folder.path, finishes) | run.data.counts
+    return run.folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if run.writes else {}
 
 
 def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:
@@ -197,80 +113,6 @@ def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str
     }
 
 
-def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, progress: bool) -> PretrainData:
-    """Tokenises the text (or reuses the cache) and lays out the stages.
-
-    Raises:
-        ValueError: If the recipe does not fit the text, or the held-out part has no token to mask.
-    """
-    about, training = recipe.data, recipe.training
-    masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
-    folder = about.cache or default_cache()
-    cache = build_cache(about.readable(), tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
-    learnt, held_out = cache.split(about.held_out, seed=0)
-    stages = [
-        (Windows(learnt, stage.length, about.windows), steps * training.batch_size)
-        for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
-    ]
-    windows = Windows(held_out, recipe.stages[0].length, about.windows)
-    validation = ValidationSet(windows, masking, seed=0, limit=training.eval_windows)
-    if not any((validation[index]["labels"] != IGNORED).any() for index in range(len(validation))):
-        raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
-    return PretrainData(
-        PretrainingStream(stages, masking, training.seed),
-        validation,
-        {"corpus_tokens": learnt.tokens, "held_out_tokens": held_out.tokens},
-        digest(cache.folder / IDS)[:16],
-    )
-
-
-def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
-    """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
-
-    Raises:
-        ValueError: If there is no text, or whole micro-batches over all processes do not add up to the batch.
-    """
-    training = recipe.training
-    if not recipe.data.sources:
-        raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
-    if training.warmup_steps >= training.steps:
-        told = "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak"
-        logger.warning(told, training.warmup_steps, training.steps)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    accumulation, rest = divmod(training.batch_size, training.micro_batch_size * processes)
-    if rest or not accumulation:
-        raise ValueError(
-            f"training.batch_size {training.batch_size} is not a multiple of training.micro_batch_size "
-            f"{training.micro_batch_size} times {processes} process(es)"
-        )
-    twentieth = max(1, training.steps // 20)
-    # Trainer reads TensorBoard's folder only from the environment.
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / LOGS)
-    same = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")
-    return training_arguments(
-        folder,
-        training.precision,
-        **{name: getattr(training, name) for name in (*same, "max_grad_norm")},
-        max_steps=training.steps,
-        train_sampling_strategy="sequential",
-        per_device_train_batch_size=training.micro_batch_size,
-        per_device_eval_batch_size=training.micro_batch_size,
-        gradient_accumulation_steps=accumulation,
-        activation_checkpointing=training.gradient_checkpointing,
-        logging_steps=training.log_steps,
-        logging_first_step=True,
-        eval_strategy="steps",
-        eval_steps=training.eval_steps or twentieth,
-        save_strategy="steps",
-        save_steps=training.save_steps or twentieth,
-        save_total_limit=training.keep_checkpoints,
-        dataloader_num_workers=training.workers,
-        report_to=["tensorboard"],
-        ddp_find_unused_parameters=False,
-        include_num_input_tokens_seen="non_padding",
-    )
-
-
 class PretrainTrainer(MaBertTrainer):
     """Reads the stream in order, so that resuming means skipping; measures the loss on held-out text.
 
@@ -278,10 +120,9 @@ class PretrainTrainer(MaBertTrainer):
     step.
 
     Args:
-        recipe: The recipe to run.
-        data: The run's data.
-        processing_class: The tokenizer.
-        arguments: As `MaBertTrainer` takes them.
+        run: The resolved run.
+        title: Title of the progress bar; None shows no bar.
+        callbacks: Additional transformers callbacks.
     """
 
     smaller = (
@@ -289,22 +130,23 @@ class PretrainTrainer(MaBertTrainer):
         "(in a study, by the same command with pretrain.training.micro_batch_size)"
     )
 
-    def __init__(
-        self, *, recipe: PretrainRecipe, data: PretrainData, processing_class: PreTrainedTokenizerFast, **arguments: Any
-    ) -> None:
-        training, stages = recipe.training, zip(recipe.stages, recipe.stage_steps(), strict=True)
+    def __init__(self, run: PretrainRun, title: str | None, callbacks: list[TrainerCallback]) -> None:
+        training = run.recipe.training
         super().__init__(
+            model=run.model(),
+            args=run.arguments,
             compute_loss_func=mean_over_scored,
-            data_collator=partial(with_places, collator_of(training.packing, processing_class)),
-            train_dataset=data.stream,
-            eval_dataset=data.validation,
-            step_tokens=[training.batch_size * stage.length for stage, steps in stages for _ in range(steps)],
+            data_collator=partial(with_places, collator_of(training.packing, run.tokenizer)),
+            train_dataset=run.data.stream,
+            eval_dataset=run.data.validation,
+            processing_class=run.tokenizer,
+            title=title,
+            step_tokens=run.step_tokens(),
             decay_exempt=training.decay_exempt,
-            loss_limit=EXPLODED * math.log(len(processing_class)),
-            processing_class=processing_class,
-            **arguments,
+            loss_limit=EXPLODED * math.log(len(run.tokenizer)),
+            callbacks=callbacks,
         )
-        self.family = family_of(self.model.config)
+        self.family = run.family
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         places = inputs.pop(SCORED)

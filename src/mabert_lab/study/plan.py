@@ -23,7 +23,7 @@ from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.train.finetune import longest_input
 from mabert.train.job import epochs_of
-from mabert.train.pretrain import FREE, model_config
+from mabert.train.pretrain_run import FREE, model_config
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
 from mabert.train.vocabulary import find_tokenizer
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without

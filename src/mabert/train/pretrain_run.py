@@ -1,0 +1,313 @@
+"""What a pretraining resolves to before it begins: one value that the training asks, whatever the recipe said."""
+
+import dataclasses
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
+
+from mabert.baselines.family import Family
+from mabert.baselines.registry import family_named, family_of
+from mabert.baselines.uses import build, class_for, compile_layers
+from mabert.data.build import build_cache
+from mabert.data.cache import IDS
+from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
+from mabert.data.tokenizer import fingerprint
+from mabert.data.windows import Windows
+from mabert.files.places import default_cache
+from mabert.files.reading import digest
+from mabert.machine.memory import TRAINED, check_fits, parameters_of
+from mabert.machine.precision import warn_of_emulation
+from mabert.model import MaBertConfig
+from mabert.model.heads import IGNORED
+from mabert.opening.opened import Opened, open_model
+from mabert.train.checkpoint import checkpoint_to_resume
+from mabert.train.recipe import PretrainRecipe, as_mapping, check_packing, unpad_of
+from mabert.train.run import LOGS, RunFolder
+from mabert.train.trainer import training_arguments
+from mabert.train.vocabulary import find_tokenizer
+
+logger = logging.getLogger(__name__)
+
+FREE = (
+    "training.micro_batch_size",
+    "training.workers",
+    "training.log_steps",
+    "training.eval_steps",
+    "training.eval_windows",
+    "training.save_steps",
+    "training.keep_checkpoints",
+    "training.gradient_checkpointing",
+    "training.packing",
+    "training.compile",
+    "data.cache",
+    "resolved.processes",
+)
+"""Fields that a resumed run may change: they split the work and do not change what is learnt (except dropout draws)."""
+
+
+class PretrainData(NamedTuple):
+    """A run's data: all samples in order; held-out windows with fixed masks, at the length of the first stage; token
+    counts for the record; and a digest of the tokens, by which a resumed run checks its text."""
+
+    stream: PretrainingStream
+    validation: ValidationSet
+    counts: dict[str, int]
+    corpus: str
+
+
+@dataclass(frozen=True)
+class PretrainRun:
+    """A pretraining that may begin: its folder is claimed, and nothing about it is decided later.
+
+    Attributes:
+        recipe: The recipe.
+        folder: The run's folder.
+        arguments: transformers' arguments: steps, precision, processes.
+        family: The model's family.
+        tokenizer: The run's tokenizer.
+        config: The model's configuration.
+        start: The model that the run starts from; None for random weights.
+        data: What is learnt, and what is held out.
+        checkpoint: The checkpoint to go on from.
+        result: The content of `result.json` if the run was finished before.
+    """
+
+    recipe: PretrainRecipe
+    folder: RunFolder
+    arguments: TrainingArguments
+    family: Family
+    tokenizer: PreTrainedTokenizerFast
+    config: PreTrainedConfig
+    start: PreTrainedModel | None
+    data: PretrainData
+    checkpoint: Path | None
+    result: dict[str, Any] | None
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.arguments.should_save
+
+    def step_tokens(self) -> list[int]:
+        """Returns the tokens of each step."""
+        stages = zip(self.recipe.stages, self.recipe.stage_steps(), strict=True)
+        return [self.recipe.training.batch_size * stage.length for stage, steps in stages for _ in range(steps)]
+
+    def model(self) -> PreTrainedModel:
+        """Returns the model, ready for training: weights that the objective does not reach are frozen."""
+        model = build("masked_lm", self.config) if self.start is None else self.start
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(not any(part in name for part in self.family.unreached))
+        if self.recipe.training.compile:
+            compile_layers(model)
+        return model
+
+
+def resolve(
+    recipe: PretrainRecipe,
+    output: str | Path,
+    *,
+    resume: bool,
+    resume_from: str | None,
+    trusted: bool,
+    tokenizer: PreTrainedTokenizerFast | None,
+    progress: bool,
+) -> PretrainRun:
+    """Resolves a recipe and claims the run's folder; arguments and errors are those of `mabert.train.pretrain`."""
+    arguments, family = arguments_of(recipe, Path(output)), family_named(recipe.architecture)
+    folder, request = RunFolder(output, FREE, trusted), as_mapping(recipe)
+    if arguments.should_save:
+        warn_of_emulation(recipe.training.precision)
+        folder.check(request, resume)
+    checkpoint = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
+    opened = None if recipe.start_from is None else open_model(recipe.start_from)
+    origin = "given by the caller"
+    if tokenizer is None:
+        asked = recipe.tokenizer or (None if opened is None else str(opened.place))
+        before = folder.resolved().get("tokenizer") if resume else None
+        cache = Path(recipe.data.cache or default_cache())
+        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, before)
+    config = model_config(recipe, tokenizer, opened)
+    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config, arguments.bf16))
+    if (longest := family.longest(config)) is not None:
+        # Saved with the model, so that `truncation=True` cuts at the model's limit.
+        tokenizer.model_max_length = longest
+    # Loaded first, so that missing weights fail before hours of tokenising.
+    start = None if opened is None else started_model(opened.of(config))
+    data = prepare_data(recipe, tokenizer, progress)  # the process that tokenises shows it
+    request["resolved"] = {
+        "corpus": data.corpus,
+        "tokenizer": origin,
+        "vocabulary": fingerprint(tokenizer),
+        "precision": "bf16" if arguments.bf16 else "fp32",
+        "processes": arguments.world_size,
+        **({} if opened is None else {"weights": opened.place.digest()}),
+    }
+    if arguments.should_save:
+        folder.claim(request, resume)
+    result = folder.result() if resume else None
+    return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
+
+
+def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
+    """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
+
+    Raises:
+        ValueError: If there is no text, or whole micro-batches over all processes do not add up to the batch.
+    """
+    training = recipe.training
+    if not recipe.data.sources:
+        raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
+    if training.warmup_steps >= training.steps:
+        told = "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak"
+        logger.warning(told, training.warmup_steps, training.steps)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    accumulation, rest = divmod(training.batch_size, training.micro_batch_size * processes)
+    if rest or not accumulation:
+        raise ValueError(
+            f"training.batch_size {training.batch_size} is not a multiple of training.micro_batch_size "
+            f"{training.micro_batch_size} times {processes} process(es)"
+        )
+    twentieth = max(1, training.steps // 20)
+    # Trainer reads TensorBoard's folder only from the environment.
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / LOGS)
+    same = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")
+    return training_arguments(
+        folder,
+        training.precision,
+        **{name: getattr(training, name) for name in (*same, "max_grad_norm")},
+        max_steps=training.steps,
+        train_sampling_strategy="sequential",
+        per_device_train_batch_size=training.micro_batch_size,
+        per_device_eval_batch_size=training.micro_batch_size,
+        gradient_accumulation_steps=accumulation,
+        activation_checkpointing=training.gradient_checkpointing,
+        logging_steps=training.log_steps,
+        logging_first_step=True,
+        eval_strategy="steps",
+        eval_steps=training.eval_steps or twentieth,
+        save_strategy="steps",
+        save_steps=training.save_steps or twentieth,
+        save_total_limit=training.keep_checkpoints,
+        dataloader_num_workers=training.workers,
+        report_to=["tensorboard"],
+        ddp_find_unused_parameters=False,
+        include_num_input_tokens_seen="non_padding",
+    )
+
+
+def model_config(
+    recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened | None = None
+) -> PreTrainedConfig:
+    """Returns the configuration of the recipe's new model, or of the model that it starts from.
+
+    Args:
+        recipe: The recipe.
+        tokenizer: The run's tokenizer.
+        start: The model that the run starts from; None for random weights.
+
+    Raises:
+        ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
+            start from is of another family, or the fields make no valid model.
+    """
+    config = new_config(recipe, tokenizer) if start is None else started_config(recipe, tokenizer, start)
+    check_packing(recipe.training.packing, config)
+    if isinstance(config, MaBertConfig):
+        config.unpad = unpad_of(recipe.training.packing)
+    longest, limit = max(stage.length for stage in recipe.stages), family_of(config).longest(config)
+    if limit is not None and longest > limit:
+        more = f"; `mabert extend {start.place}` gives it more" if start is not None else ""
+        raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}{more}")
+    return config
+
+
+def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    """Returns the configuration of a new model; errors are those of `model_config`."""
+    family, asked = family_named(recipe.architecture), dict(recipe.model)
+    size = asked.pop("vocab_size", len(tokenizer))
+    if size < len(tokenizer):
+        raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
+    if "unpad" in asked:
+        raise ValueError("model.unpad is set by the run; training.packing says how padding is dealt with")
+    of_run: dict[str, Any] = family.special_ids(tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    for name, value in of_run.items():
+        if asked.get(name, value) != value:
+            raise ValueError(f"model.{name} is {asked[name]}; it must be the tokenizer's, {value}")
+    config = family.config_of(asked, vocab_size=size, **of_run)
+    with torch.device("meta"):
+        # Building the model finds errors that a configuration cannot, before hours of tokenising.
+        try:
+            getattr(build("masked_lm", config), family.head)
+        except (AssertionError, AttributeError) as error:
+            raise ValueError(f"model: these fields make no {family.title}: {error}") from error
+    return config
+
+
+def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened) -> PreTrainedConfig:
+    """Returns the configuration of the starting model with the recipe's changes; raises what `model_config` does."""
+    place, family = start.place, start.family
+    if family.name != recipe.architecture:
+        raise ValueError(f"architecture is {recipe.architecture!r}, and {place} is a {family.name}")
+    try:
+        config = start.changed(**family.own_dropout(recipe.model)).config
+    except ValueError as error:
+        raise ValueError(f"the recipe's model fields do not go with {place}: {error}") from error
+    start.refuse_quantized()
+    if fingerprint(tokenizer) != fingerprint(start.tokenizer):
+        raise ValueError(f"the tokenizer is not the one in {place}, whose ids the weights there are trained for")
+    return config
+
+
+def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig, bf16: bool) -> int:
+    """Estimates the minimum bytes that the backward pass of one micro-batch needs.
+
+    Each layer keeps the inputs of itself and its sub-layers, queries, keys and values or their like, their output, and
+    the feed-forward network's inner activations twice; with checkpointing, only its own input. Windows of single
+    documents count as one token, since they may be of any length.
+    """
+    training, width = recipe.training, config.hidden_size
+    length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
+    kept = width if training.gradient_checkpointing else 6 * width + 2 * config.intermediate_size
+    return training.micro_batch_size * length * config.num_hidden_layers * kept * (2 if bf16 else 4)
+
+
+def started_model(start: Opened) -> PreTrainedModel:
+    """Loads a model with its masked-language-model head in float32; errors are those of `Opened.model`."""
+    model = start.model("masked_lm", torch.float32)
+    if not hasattr(model, start.family.head):
+        raise ValueError(
+            f"{start.place} has another head than {start.family.title}'s here (no {start.family.head!r} in it)"
+        )
+    return model
+
+
+def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, progress: bool) -> PretrainData:
+    """Tokenises the text (or reuses the cache) and lays out the stages.
+
+    Raises:
+        ValueError: If the recipe does not fit the text, or the held-out part has no token to mask.
+    """
+    about, training = recipe.data, recipe.training
+    masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
+    folder = about.cache or default_cache()
+    cache = build_cache(about.readable(), tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
+    learnt, held_out = cache.split(about.held_out, seed=0)
+    stages = [
+        (Windows(learnt, stage.length, about.windows), steps * training.batch_size)
+        for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
+    ]
+    windows = Windows(held_out, recipe.stages[0].length, about.windows)
+    validation = ValidationSet(windows, masking, seed=0, limit=training.eval_windows)
+    if not any((validation[index]["labels"] != IGNORED).any() for index in range(len(validation))):
+        raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
+    return PretrainData(
+        PretrainingStream(stages, masking, training.seed),
+        validation,
+        {"corpus_tokens": learnt.tokens, "held_out_tokens": held_out.tokens},
+        digest(cache.folder / IDS)[:16],
+    )
