@@ -15,9 +15,9 @@ from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
 from mabert.data.table import table_task
 from mabert.train import finetune as finetuning
-from mabert.train import job, trainer
+from mabert.train import finetune_run, trainer
 from mabert.train.finetune_once import FinetuneTrainer
-from mabert.train.job import epochs_of, logits_of, rate_for
+from mabert.train.finetune_run import epochs_of, logits_of, rate_for
 from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
@@ -355,10 +355,10 @@ def test_want_of_memory_in_an_evaluation_names_the_batch(to_measure, monkeypatch
 def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
     alone, ran, parts = logits_of(*to_measure, rows=16), [], []
     to_measure[0].register_forward_hook(lambda module, inputs, output: ran.append(len(output.logits)))
-    monkeypatch.setattr(job, "reduce", lambda part, how: parts.append((part, how)) or part)
+    monkeypatch.setattr(finetune_run, "reduce", lambda part, how: parts.append((part, how)) or part)
     for rank in range(2):
         one = SimpleNamespace(process_index=rank, num_processes=2)
-        monkeypatch.setattr(job, "PartialState", lambda one=one: one)
+        monkeypatch.setattr(finetune_run, "PartialState", lambda one=one: one)
         logits_of(*to_measure, rows=16)
     assert sum(ran) == len(alone) > max(ran) > 0
     assert [how for _, how in parts] == ["sum", "sum"]
@@ -367,7 +367,7 @@ def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
 
 def test_batches_that_processes_cannot_share_are_refused(pretrained, tmp_path, monkeypatch):
     three = SimpleNamespace(num_processes=3, is_main_process=False)
-    monkeypatch.setattr(finetuning, "joined", lambda precision: three)
+    monkeypatch.setattr(finetune_run, "joined", lambda precision: three)
     with pytest.raises(ValueError, match="batch_size is 16, not a multiple of 3 processes"):
         go(pretrained, tmp_path / "run")
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from mabert.opening.opened import open_model
 from mabert.train import finetune_once
-from mabert.train.job import Job
+from mabert.train.finetune_run import Job
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe
+from mabert.train.run import RunFolder
 from tests.train.helpers import of_family
 from tests.train.tasks import TASKS, splits
 
@@ -32,7 +33,9 @@ def training(request, bert, tmp_path_factory):
     recipe = FinetuneRecipe(batches=batches, **RECIPE)
     kind, folder = kind_of(TASKS[name][0]), tmp_path_factory.mktemp("run")
     data = splits(name, (12, 2))
-    job = Job(open_model(bert), kind, data, recipe, LONGEST, folder, PartialState(), progress=False)
+    job = Job(
+        open_model(bert), kind, data, recipe, LONGEST, RunFolder(folder), PartialState(), 0, {}, {}, progress=False
+    )
     trainer = finetune_once.FinetuneTrainer(job.new_model(), job, 1e-3, 0)
     trainer.current_gradient_accumulation_steps = 1  # which `train` sets
     return trainer, next(iter(trainer.get_train_dataloader()))

@@ -1,7 +1,6 @@
 """Fine-tuning on a task: a grid of learning rates, several seeds, one record."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 import shutil
@@ -11,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase, TrainerCallback
+from transformers import TrainerCallback
 
-from mabert.baselines.registry import family_of
 from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.rows import tsv_line
@@ -22,19 +20,14 @@ from mabert.extras import EXTRAS, check_installed
 from mabert.files.json import to_json
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import filling, write_text
-from mabert.machine.precision import resolve_precision, warn_of_emulation
-from mabert.opening.opened import Model, open_model
+from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once
-from mabert.train.job import Job, rate_for
-from mabert.train.kinds import kind_of
-from mabert.train.recipe import FinetuneRecipe, check_seeds
-from mabert.train.run import RESULT, RunFolder, grid_file, write_record
-from mabert.train.trainer import TrainingDivergedError, joined, size_of
+from mabert.train.finetune_run import Job, resolve
+from mabert.train.recipe import FinetuneRecipe
+from mabert.train.run import RESULT, grid_file, write_record
+from mabert.train.trainer import TrainingDivergedError, size_of
 
 logger = logging.getLogger(__name__)
-
-FREE = ("resolved.processes", "resolved.chosen_under")
-"""Fields that a resumed run may change."""
 
 
 def finetune(
@@ -85,56 +78,31 @@ def finetune(
         KeyboardInterrupt: After Ctrl-C, once the current training is saved.
     """
     check_installed(*EXTRAS["train"])
-    seeds = check_seeds(seeds)
-    processes = joined(recipe.precision)
-    if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
-        raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
-    opened = open_model(model)
-    config, tokenizer = opened.config, opened.tokenizer
-    recipe = dataclasses.replace(recipe, learning_rates=(rates := recipe.learning_rates or [rate_for(config)]))
-    longest = longest_input(config, tokenizer, recipe.max_length)
-    folder, writes = RunFolder(output, FREE, trusted), processes.is_main_process
-    request: dict[str, Any] = {
-        "model": str(opened.place),
-        "task": task.name,
-        "source": source,
-        **dataclasses.asdict(recipe),
-    }
-    if writes:
-        warn_of_emulation(recipe.precision)
-        folder.check(request, resume)
-    job = Job(opened, kind_of(task), splits, recipe, longest, folder.path, processes, progress, callbacks)
-    job.kind.warn_of_examples(splits)
-    # Seeds that are added to a run are trained at the learning rate of its first ones.
-    chooser = folder.resolved().get("chosen_under", seeds[0]) if resume else seeds[0]
-    request["resolved"] = {
-        "weights": opened.place.digest(),
-        "examples": {name: len(examples) for name, examples in job.examples.items()},
-        "data": job.digest(),
-        "precision": resolve_precision(recipe.precision),
-        "processes": processes.num_processes,
-        **({"chosen_under": chooser} if len(rates) > 1 else {}),
-    }
-    job.new_model()  # may refuse, so before anything is written
-    if writes:
-        tell_cut(job)
-        folder.claim(request, resume)
-    # All processes must agree on which runs are finished, so all read before the first one writes.
-    tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
-    done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
-    processes.wait_for_everyone()
-    for result in filter(None, done.values()):  # a kill may have come before this
+    job = resolve(
+        model,
+        task,
+        splits,
+        output,
+        recipe,
+        seeds,
+        source=source,
+        resume=resume,
+        trusted=trusted,
+        progress=progress,
+        callbacks=callbacks,
+    )
+    for result in filter(None, job.done.values()):  # a kill may have come before this
         leave_no_checkpoints(job, result["learning_rate"], result["seed"])
     try:
-        rate, scores = best_rate(job, chooser, tried)
-        runs = run_seeds(job, rate, done, keep_models)
+        rate, scores = best_rate(job)
+        runs = run_seeds(job, rate, keep_models)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
-    return write_outcome(job, folder, rate, scores, runs) if writes else {}
+    return write_outcome(job, rate, scores, runs) if job.processes.is_main_process else {}
 
 
 def write_outcome(
-    job: Job, folder: RunFolder, rate: float, scores: dict[str, float | None], runs: Sequence[dict[str, Any]]
+    job: Job, rate: float, scores: dict[str, float | None], runs: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Writes `result.json` over all seeds at one learning rate, including those of earlier starts."""
     before = map(read_json, job.folder.glob(f"seed-*/{RESULT}"))
@@ -143,42 +111,14 @@ def write_outcome(
     outcome = {"learning_rate": rate, "tried": scores, "main_metric": metric, "scores": spread(job, whole)}
     grid = [read_json_if_there(grid_file(job.folder, each)) or {} for each in job.recipe.learning_rates or []]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *whole])  # over all starts
-    tell_cut(job)
-    return folder.write_result(outcome, seconds, seeds=[run["seed"] for run in whole])
+    job.tell_cut()
+    return job.run.write_result(outcome, seconds, seeds=[run["seed"] for run in whole])
 
 
-def tell_cut(job: Job) -> None:
-    """Logs how many texts of each split were truncated, if any."""
-    cut = [f"{found.cut:,} of {len(found):,} of {split}" for split, found in job.examples.items() if found.cut]
-    if cut:
-        logger.info("texts that were cut to %d tokens: %s", job.max_length, ", ".join(cut))
-
-
-def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
-    """Reads an earlier start's record of a training; None if there is none, ValueError if it is damaged."""
-    record = read_json_if_there(file)
-    missing = [name for name in ("seed", "learning_rate", *fields) if record is not None and name not in record]
-    if missing:
-        raise ValueError(f"{file}: damaged: it lacks {', '.join(missing)}; remove it, and --resume makes it anew")
-    return record
-
-
-def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
-    """Returns the maximum tokens of an example and sets the tokenizer's limit; ValueError above the model's limit."""
-    limit = family_of(config).longest(config)
-    longest = asked or limit or config.max_position_embeddings
-    if limit is not None and longest > limit:
-        raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
-    if limit is not None:
-        tokenizer.model_max_length = limit
-    return int(longest)
-
-
-def best_rate(
-    job: Job, seed: int, tried: Mapping[float, dict[str, Any] | None]
-) -> tuple[float, dict[str, float | None]]:
+def best_rate(job: Job) -> tuple[float, dict[str, float | None]]:
     """Returns the learning rate with the best main metric under one seed, and every rate's score, which is None if
     training diverged or the metric is undefined."""
+    seed, tried = job.chooser, job.tried
     if len(tried) == 1:
         return next(iter(tried)), {}
     # Scores under another seed are not comparable.
@@ -220,14 +160,13 @@ def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
     return record
 
 
-def run_seeds(
-    job: Job, rate: float, done: Mapping[int, dict[str, Any] | None], keep_models: bool
-) -> list[dict[str, Any]]:
+def run_seeds(job: Job, rate: float, keep_models: bool) -> list[dict[str, Any]]:
     """Returns the result of every seed, training those that are not done. Reports diverged seeds after the last one.
 
     Raises:
         ValueError: If a finished seed was trained at another learning rate.
     """
+    done = job.done
     for seed, before in done.items():
         if before is not None and before["learning_rate"] != rate:
             there = f"{job.folder / f'seed-{seed}'} was trained at a learning rate of {before['learning_rate']:g}"

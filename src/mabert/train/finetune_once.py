@@ -17,7 +17,7 @@ from mabert.data.batches import SplitBatches, batch_share
 from mabert.files.writing import CannotSaveError
 from mabert.model import MaBertConfig
 from mabert.train.checkpoint import checkpoint_to_resume
-from mabert.train.job import SMALLER, Job
+from mabert.train.finetune_run import SMALLER, Job
 from mabert.train.trainer import MaBertTrainer, collator_of, training_arguments
 
 logger = logging.getLogger(__name__)

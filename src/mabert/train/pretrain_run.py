@@ -133,7 +133,8 @@ def resolve(
         cache = Path(recipe.data.cache or default_cache())
         tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, before)
     config = model_config(recipe, tokenizer, opened)
-    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, bytes_of_batch(recipe, config, arguments.bf16))
+    batch = bytes_of_batch(recipe, config, arguments.bf16)
+    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest

@@ -21,8 +21,7 @@ from mabert.files.writing import make_once
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.train.finetune import longest_input
-from mabert.train.job import epochs_of
+from mabert.train.finetune_run import epochs_of, longest_input
 from mabert.train.pretrain_run import FREE, model_config
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
 from mabert.train.vocabulary import find_tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 from mabert.files.json import to_json
 from mabert.files.reading import read_json_if_there
 from mabert.files.writing import write_text
-from mabert.train.job import epochs_of
+from mabert.train.finetune_run import epochs_of
 from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import Cell, CellFiles

@@ -50,7 +50,7 @@ class Kind(ABC):
         """Converts the model's outputs on a split to answers, one per row.
 
         Args:
-            logits: See `mabert.train.job.logits_of`.
+            logits: See `mabert.train.finetune_run.logits_of`.
             examples: From `encoded`.
         """
 

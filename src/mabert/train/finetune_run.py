@@ -1,7 +1,10 @@
-"""What all trainings of one fine-tuning share: the task's examples, the model with a new head, how it is measured."""
+"""What a fine-tuning resolves to before it begins, which all its trainings share: the task's examples, the model with a
+new head, how it is measured."""
 
 import copy
+import dataclasses
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,7 +15,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import reduce
-from transformers import PreTrainedConfig, PreTrainedModel, TrainerCallback
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from mabert.baselines.registry import family_of
 from mabert.baselines.uses import build, class_for, logits_in
@@ -22,15 +25,21 @@ from mabert.data.encode import Examples
 from mabert.data.glue import GlueTask
 from mabert.data.task import Rows, Task
 from mabert.files.json import to_json
+from mabert.files.reading import read_json_if_there
 from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
-from mabert.machine.precision import resolve_precision
+from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.opening.opened import Opened
-from mabert.train.kinds import Kind
-from mabert.train.recipe import FinetuneRecipe, check_packing, unpad_of
-from mabert.train.run import UNFINISHED
-from mabert.train.trainer import TrainingDivergedError, rows_at_once
+from mabert.opening.opened import Model, Opened, open_model
+from mabert.train.kinds import Kind, kind_of
+from mabert.train.recipe import FinetuneRecipe, check_packing, check_seeds, unpad_of
+from mabert.train.run import RESULT, UNFINISHED, RunFolder, grid_file
+from mabert.train.trainer import TrainingDivergedError, joined, rows_at_once
+
+logger = logging.getLogger(__name__)
+
+FREE = ("resolved.processes", "resolved.chosen_under")
+"""Fields that a resumed run may change."""
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
@@ -73,8 +82,11 @@ class Job:
         splits: The task's rows: `train`, one or two splits named `validation...`, and `test...` if there.
         recipe: How to train.
         max_length: Maximum tokens of an example.
-        folder: Output folder of the fine-tuning.
+        run: The fine-tuning's folder, which is claimed.
         processes: This process among those that train together.
+        chooser: The seed under which learning rates are tried.
+        tried: Records of earlier starts by learning rate; None for those to try.
+        done: Results of earlier starts by seed; None for those to train.
         progress: Whether to show progress.
         callbacks: transformers callbacks beside ours.
     """
@@ -84,10 +96,18 @@ class Job:
     splits: Mapping[str, Rows]
     recipe: FinetuneRecipe
     max_length: int
-    folder: Path
+    run: RunFolder
     processes: PartialState
+    chooser: int
+    tried: Mapping[float, dict[str, Any] | None]
+    done: Mapping[int, dict[str, Any] | None]
     progress: bool = True
     callbacks: Sequence[TrainerCallback] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Output folder of the fine-tuning."""
+        return self.run.path
 
     @cached_property
     def examples(self) -> dict[str, Examples]:
@@ -164,9 +184,89 @@ class Job:
         split = next(iter(self.labels))
         return self.kind.scores(self.answers(model, split), self.labels[split])
 
+    def tell_cut(self) -> None:
+        """Logs how many texts of each split were truncated, if any."""
+        cut = [f"{found.cut:,} of {len(found):,} of {split}" for split, found in self.examples.items() if found.cut]
+        if cut:
+            logger.info("texts that were cut to %d tokens: %s", self.max_length, ", ".join(cut))
+
     def checkpoints(self, rate: float, seed: int) -> Path:
         """Returns the folder for a training's checkpoints."""
         return self.folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
+
+
+def resolve(
+    model: Model,
+    task: Task,
+    splits: Mapping[str, Rows],
+    output: str | Path,
+    recipe: FinetuneRecipe,
+    seeds: Sequence[int],
+    *,
+    source: dict[str, Any] | None,
+    resume: bool,
+    trusted: bool,
+    progress: bool,
+    callbacks: Sequence[TrainerCallback],
+) -> Job:
+    """Resolves a fine-tuning and claims its folder; arguments and errors are those of `mabert.train.finetune`."""
+    seeds = check_seeds(seeds)
+    processes = joined(recipe.precision)
+    if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
+        raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
+    opened = open_model(model)
+    rates = recipe.learning_rates or [rate_for(opened.config)]
+    recipe = dataclasses.replace(recipe, learning_rates=rates)
+    longest = longest_input(opened.config, opened.tokenizer, recipe.max_length)
+    folder, writes = RunFolder(output, FREE, trusted), processes.is_main_process
+    request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
+    request |= dataclasses.asdict(recipe)
+    if writes:
+        warn_of_emulation(recipe.precision)
+        folder.check(request, resume)
+    # Seeds that are added to a run are trained at the learning rate of its first ones.
+    chooser = folder.resolved().get("chosen_under", seeds[0]) if resume else seeds[0]
+    # All processes must agree on which runs are finished, so all read before the first one writes.
+    tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
+    done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
+    job = Job(
+        opened, kind_of(task), splits, recipe, longest, folder, processes, chooser, tried, done, progress, callbacks
+    )
+    job.kind.warn_of_examples(splits)
+    request["resolved"] = {
+        "weights": opened.place.digest(),
+        "examples": {name: len(examples) for name, examples in job.examples.items()},
+        "data": job.digest(),
+        "precision": resolve_precision(recipe.precision),
+        "processes": processes.num_processes,
+        **({"chosen_under": chooser} if len(rates) > 1 else {}),
+    }
+    job.new_model()  # may refuse, so before anything is written
+    if writes:
+        job.tell_cut()
+        folder.claim(request, resume)
+    processes.wait_for_everyone()
+    return job
+
+
+def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
+    """Reads an earlier start's record of a training; None if there is none, ValueError if it is damaged."""
+    record = read_json_if_there(file)
+    missing = [name for name in ("seed", "learning_rate", *fields) if record is not None and name not in record]
+    if missing:
+        raise ValueError(f"{file}: damaged: it lacks {', '.join(missing)}; remove it, and --resume makes it anew")
+    return record
+
+
+def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
+    """Returns the maximum tokens of an example and sets the tokenizer's limit; ValueError above the model's limit."""
+    limit = family_of(config).longest(config)
+    longest = asked or limit or config.max_position_embeddings
+    if limit is not None and longest > limit:
+        raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
+    if limit is not None:
+        tokenizer.model_max_length = limit
+    return int(longest)
 
 
 def in_evaluation(filled: Mapping[str, Any], helps: str) -> str:
