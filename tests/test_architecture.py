@@ -13,7 +13,19 @@ import mabert
 
 SOURCE = Path(mabert.__file__).parents[1]
 ROOMS = {
-    "mabert": {"ops", "model", "data", "baselines", "train", "infer", "cli", "conversion", "files", "machine"},
+    "mabert": {
+        "ops",
+        "model",
+        "data",
+        "baselines",
+        "train",
+        "infer",
+        "cli",
+        "conversion",
+        "files",
+        "machine",
+        "opening",
+    },
     "mabert_lab": {"bench", "cli", "demo", "report", "study"},
 }
 

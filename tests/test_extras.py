@@ -9,7 +9,7 @@ import pytest
 
 import mabert
 from mabert import MaBertForMaskedLM
-from mabert.data.task import Task
+from mabert.data.tasks import Task
 from mabert.extras import DISTRIBUTIONS, EXTRAS, lacking
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain

@@ -48,7 +48,7 @@ import random
 from pathlib import Path
 from transformers import BertConfig, BertModel
 from mabert.data.own import load_own
-from mabert.data.table import Columns
+from mabert.data.tasks import Columns
 from mabert.ops import use_backend
 from mabert.train.finetune import finetune
 from mabert.train.recipe import FinetuneRecipe

@@ -17,7 +17,7 @@ SIZES = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 32, "
 
 
 def check_mixer(mixer: type[nn.Module], **fields: Any) -> None:
-    """Tests that a mixer works in a model; see `mabert.model.mixers` for its arguments.
+    """Tests that a mixer works in a model; see `mabert.model.blocks` for its arguments.
 
     The mixer is made in float64 and called on random texts of 1 to 9 tokens. Each text must give the same result as
     alone: padded on the right, padded on the left, and packed into one row with others. The result must have the shape

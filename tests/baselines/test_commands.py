@@ -13,11 +13,10 @@ from mabert.baselines.registry import FAMILIES
 from mabert.baselines.uses import build
 from mabert.data.collate import places_of
 from mabert.data.encode import Encoding
-from mabert.data.table import table_task
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.tasks import table_task
+from mabert.data.tokenizer import train_wordpiece
 from mabert.infer.info import info
 from mabert.opening.extend import extend
-from mabert.train import pretrain as pretraining
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_places, mean_over_scored
 from mabert.train.pretrain import pretrain
@@ -220,6 +219,6 @@ def test_fields_that_make_no_model_get_one_line(name, fields, message, tmp_path)
 def test_a_folder_in_use_is_refused_before_a_tokenizer_is_looked_for(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/other").write_text("")
-    monkeypatch.setattr(pretraining, "find_tokenizer", None)
+    monkeypatch.setattr("mabert.train.pretrain_run.find_tokenizer", None)
     with pytest.raises(ValueError, match="already holds files"):
         pretrain(plan(tmp_path, "bert"), tmp_path / "run", progress=False)

@@ -17,7 +17,6 @@ from mabert.baselines.uses import build
 from mabert.model.config import make_config
 from mabert.model.embeddings import stretch
 from mabert.opening.opened import open_model
-from mabert.train.pretrain import new_model
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
 
 PUBLISHED = {
@@ -361,8 +360,8 @@ def test_other_kinds_of_models_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_masked_language_modelling_reaches_every_weight_that_is_trained(name):
-    config = small_config(name)
-    model = new_model(config)
+    model = build("masked_lm", small_config(name))
+    FAMILIES[name].freeze_unreached(model)
     ids = tokens(2, 20)
     model(input_ids=ids, labels=ids).loss.backward()
     trained = {key: weight for key, weight in model.named_parameters() if weight.requires_grad}

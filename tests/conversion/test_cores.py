@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.conversion.align import Alignment
-from mabert.conversion.distil import Distillation, divergence
 from mabert.conversion.initial import OPEN
+from mabert.conversion.losses import Alignment, Distillation, divergence
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.model.masking import PaddingMask
 from mabert.ops import use_backend

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import mabert
-from mabert.conversion import agreement, align, choose, distil, training
+from mabert.conversion import agreement, choose, losses, training
 from mabert.conversion import run as running
 from mabert.data.tokenizer import load_tokenizer
 from mabert_lab.report.conversion import render
@@ -145,7 +145,7 @@ def test_within_the_teachers_length_windows_change_no_bit(
     def whole(row, limit):
         return SimpleNamespace(row=row, of_tokens=lambda values: values)
 
-    for module in (align, distil, agreement, choose):
+    for module in (losses, agreement, choose):
         monkeypatch.setattr(module, "windows_of", whole)
     result = convert(embedder, words_to_learn, tmp_path / "out")
     assert bits(tmp_path / "out") == bits(converted[0])

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mabert.conversion.inputs import Frame
-from mabert.conversion.pieces import SHORTEST, cut
+from mabert.conversion.pieces import SHORTEST, Frame, cut
 from mabert.conversion.run import some
 from mabert.data.cache import Documents
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.conversion import agreement
-from mabert.conversion.align import Alignment
-from mabert.conversion.distil import Distillation, divergence
+from mabert.conversion.losses import Alignment, Distillation, divergence
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.conversion.watch import attention_of, packing_of
 from mabert.conversion.windows import lengthened, steps, windows_of

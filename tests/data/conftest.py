@@ -16,8 +16,8 @@ import zstandard
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.build import build_cache
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.cache import build_cache
+from mabert.data.tokenizer import train_wordpiece
 
 NOUNS = ["river", "castle", "engine", "window", "teacher", "garden", "village", "doctor", "captain", "mountain"]
 VERBS = ["carried", "followed", "painted", "opened", "repaired", "visited", "measured", "remembered", "crossed"]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert.data.alike import alike, appearance
 from mabert.data.own import load_own
-from mabert.data.table import Columns
+from mabert.data.tasks import Columns, alike, appearance
 from tests.data.conftest import write_table
 
 COLUMNS = Columns("text", label="topic")

@@ -17,12 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data import build, corpus, files
-from mabert.data.build import build_cache
-from mabert.data.cache import TokenCache
+from mabert.data import cache as caching
+from mabert.data import corpus, rows
+from mabert.data.cache import TokenCache, build_cache
 from mabert.data.corpus import pieces_of
-from mabert.data.tokenizer import load_tokenizer
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.tokenizer import load_tokenizer, train_wordpiece
 from tests.data.conftest import KINDS
 
 
@@ -49,10 +48,10 @@ def test_documents_are_those_of_the_tokenizer(cache, documents, tokenizer):
 @settings(max_examples=20)
 @given(texts=st.lists(st.text("ab .\n\t\u00e9[MASK]", max_size=300), min_size=1, max_size=4), piece=st.integers(1, 40))
 def test_cutting_long_documents_changes_no_token(tokenizer, texts, piece):
-    encoder = build.plain_encoder(tokenizer)
+    encoder = caching.plain_encoder(tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "_PIECE", piece)
-        ids, lengths = build._encode(encoder, texts, np.dtype(np.uint16))
+        ids, lengths = caching._encode(encoder, texts, np.dtype(np.uint16))
         assert ["".join(pieces_of(text)) for text in texts] == texts
     whole = [encoder.encode(text, add_special_tokens=False).ids for text in texts]
     assert ids.tolist() == [index for document in whole for index in document]
@@ -66,12 +65,12 @@ LINES = st.lists(st.text("ab.\u00e9", min_size=1, max_size=9), min_size=1, max_s
 @given(texts=st.lists(LINES, min_size=1, max_size=3), longest=st.integers(10, 60), batch=st.integers(1, 200))
 @pytest.mark.parametrize("name", KINDS)
 def test_cutting_long_lines_at_spaces_changes_no_token_of_any_kind_of_tokenizer(trained, name, texts, longest, batch):
-    encoder = build.plain_encoder(trained(name))
+    encoder = caching.plain_encoder(trained(name))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "_PIECE", 5)
         patch.setattr(corpus, "_LONGEST_PIECE", longest)
-        patch.setattr(build, "_BATCH_CHARACTERS", batch)
-        ids, lengths = build._encode(encoder, texts, np.dtype(np.uint16))
+        patch.setattr(caching, "_BATCH_CHARACTERS", batch)
+        ids, lengths = caching._encode(encoder, texts, np.dtype(np.uint16))
         pieces = [list(pieces_of(text)) for text in texts]
     assert ["".join(each) for each in pieces] == texts
     assert max(len(piece) for each in pieces for piece in each) <= longest
@@ -82,8 +81,8 @@ def test_cutting_long_lines_at_spaces_changes_no_token_of_any_kind_of_tokenizer(
 
 def test_a_few_tokens_of_one_long_line_need_little_of_it(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "LONGEST", 1000)
-    monkeypatch.setattr(files, "_BLOCK", 100)
-    monkeypatch.setattr(build, "_BATCH_CHARACTERS", 500)
+    monkeypatch.setattr(rows, "_BLOCK", 100)
+    monkeypatch.setattr(caching, "_BATCH_CHARACTERS", 500)
     (tmp_path / "a.txt").write_text("river castle " * 10_000)
     read = []
     taken = corpus.FileSource.read
@@ -105,7 +104,7 @@ def test_a_large_vocabulary_gets_wider_ids(tmp_path):
 
 def test_an_unchanged_corpus_is_not_built_again(make, text_file, monkeypatch):
     first = make(text_file)
-    monkeypatch.setattr(build, "_build", None)
+    monkeypatch.setattr(caching, "_build", None)
     assert make([str(text_file)]).folder == first.folder
 
 
@@ -126,7 +125,7 @@ def test_any_change_builds_another_cache(make, documents, tmp_path, monkeypatch,
     elif change == "limit":
         options["max_tokens"] = 100_000
     elif change == "format":
-        monkeypatch.setattr(build, "FORMAT", build.FORMAT + 1)
+        monkeypatch.setattr(caching, "FORMAT", caching.FORMAT + 1)
     else:
         path = path.rename(tmp_path / "b.txt")
     second = make(path, **options)
@@ -140,7 +139,7 @@ def test_a_limit_of_tokens_is_exact_whatever_is_read_at_once(
     tokenizer, cache, text_file, tmp_path_factory, limit, batch
 ):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "_BATCH_CHARACTERS", batch)
+        patch.setattr(caching, "_BATCH_CHARACTERS", batch)
         whole = build_cache(text_file, tokenizer, tmp_path_factory.mktemp("c"), progress=False)
         part = build_cache(text_file, tokenizer, tmp_path_factory.mktemp("c"), max_tokens=limit, progress=False)
     assert (whole.folder / "ids.npy").read_bytes() == (cache.folder / "ids.npy").read_bytes()
@@ -200,7 +199,7 @@ def test_a_failing_source_leaves_nothing(make, tmp_path):
     assert visible(tmp_path / "caches") == []
 
 
-@pytest.mark.parametrize("where", [(build, "write_npy_header"), (os, "fsync")], ids=lambda where: where[1])
+@pytest.mark.parametrize("where", [(caching, "write_npy_header"), (os, "fsync")], ids=lambda where: where[1])
 def test_a_full_disk_gets_one_clear_line_and_leaves_nothing(make, text_file, tmp_path, monkeypatch, where):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -218,14 +217,14 @@ def test_a_full_disk_gets_one_clear_line_and_leaves_nothing(make, text_file, tmp
 
 KILLED = """
 import sys, time
-from mabert.data import build
+from mabert.data import cache
 from mabert.machine.progress import ByteProgress
 from mabert.data.tokenizer import load_tokenizer
 def slow(*arguments):
     print("writing", flush=True)
     time.sleep(3600)  # the test kills it
 ByteProgress.advance_to = slow
-build.build_cache(sys.argv[1], load_tokenizer(sys.argv[2]), sys.argv[3], progress=False)
+cache.build_cache(sys.argv[1], load_tokenizer(sys.argv[2]), sys.argv[3], progress=False)
 """
 
 
@@ -244,14 +243,14 @@ def test_a_killed_build_leaves_nothing_that_looks_finished(make, tokenizer, text
 
 
 def test_of_two_builders_one_waits_for_the_other(make, text_file, monkeypatch):
-    builds, real = [], build._build
+    builds, real = [], caching._build
 
     def slow(*arguments):
         builds.append(arguments)
         time.sleep(0.3)
         real(*arguments)
 
-    monkeypatch.setattr(build, "_build", slow)
+    monkeypatch.setattr(caching, "_build", slow)
     threads = [threading.Thread(target=make, args=[text_file]) for _ in range(2)]
     for thread in threads:
         thread.start()

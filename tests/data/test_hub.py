@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets.arrow_writer import ArrowWriter
 
-from mabert.data.corpus import read_documents
-from mabert.data.hub import HubSource
+from mabert.data.corpus import HubSource, read_documents
 from mabert.files.reading import digest
 
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AlbertTokenizer, BertTokenizer
 
-from mabert.data.build import build_cache
+from mabert.data.cache import build_cache
 from mabert.data.encode import encode_texts
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.tokenizer import train_wordpiece
 
 KNOWN = json.loads(Path(__file__).with_name("ids.json").read_text(encoding="utf-8"))
 PLAIN = (

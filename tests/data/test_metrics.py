@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mabert.data.glue import TASKS
 from mabert.data.metrics import compute
-from mabert.data.table import table_task
+from mabert.data.tasks import table_task
 
 CLASSES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40).map(np.array)
 

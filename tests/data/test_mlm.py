@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from mabert.data.collate import Collator
-from mabert.data.mlm import IGNORE, MlmMasking, PretrainingStream, ValidationSet
+from mabert.data.mlm import IGNORE, MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import SPECIAL_TOKENS
-from mabert.data.windows import Windows
 
 SEEDS = st.integers(0, 2**63)
 IDS = st.lists(st.integers(0, 99), min_size=1, max_size=60).map(np.array)

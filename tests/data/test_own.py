@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.own import load_own, recognized
-from mabert.data.table import Columns
+from mabert.data.tasks import Columns
 from tests.data.conftest import write_table
 
 COLUMNS = Columns("text", label="topic")

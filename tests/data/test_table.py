@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.own import load_own
-from mabert.data.table import Columns, _classes
-from mabert.data.task import label_text
+from mabert.data.tasks import Columns, _classes, label_text
 from tests.data.conftest import TABLES, write_table
 
 COLUMNS = Columns("text", label="topic")

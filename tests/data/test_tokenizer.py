@@ -4,8 +4,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AlbertTokenizer, BigBirdTokenizer
 
-from mabert.data.tokenizer import SPECIAL_TOKENS, checked, fingerprint, load_tokenizer, special_ids
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.tokenizer import SPECIAL_TOKENS, checked, fingerprint, load_tokenizer, special_ids, train_wordpiece
 from mabert.files.places import SHIPPED
 
 SENTENCE = "The quiet river crossed the Castle, unafraid."

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from mabert.data.build import build_cache
+from mabert.data.cache import build_cache
 from mabert.data.mlm import IGNORE, MlmMasking
-from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids, train_wordpiece
 from tests.data.conftest import VOCABULARY, of_bytes
 
 SENTENCE = "The quiet river crossed the Castle, unafraid."
@@ -95,7 +94,7 @@ def test_the_same_texts_give_the_same_tokenizer_in_any_process(texts, own, tmp_p
     code = (
         "import json, sys\n"
         "from mabert.data.tokenizer import fingerprint\n"
-        "from mabert.data.train_tokenizer import train_wordpiece\n"
+        "from mabert.data.tokenizer import train_wordpiece\n"
         f"print(fingerprint(train_wordpiece(json.load(open(sys.argv[1])), {VOCABULARY})))\n"
     )
     seed = str((int(os.environ.get("PYTHONHASHSEED", "random").replace("random", "1")) + 1) % 1000)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert.data.cache import Documents
-from mabert.data.windows import Windows
+from mabert.data.mlm import Windows
 
 CLS, SEP = 2, 3
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=12)

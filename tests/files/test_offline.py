@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from huggingface_hub import constants
 
-from mabert.data.hub import HubSource
+from mabert.data.corpus import HubSource
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import find, without_waiting
 

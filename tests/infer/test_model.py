@@ -136,7 +136,7 @@ def test_a_precision_is_the_one_that_was_asked_for_else_that_of_the_folder(maske
 
 
 def test_who_asks_for_bf16_where_it_is_emulated_is_told(masked_lm, monkeypatch, caplog):
-    with caplog.at_level(logging.WARNING, "mabert.machine.precision"):
+    with caplog.at_level(logging.WARNING, "mabert.machine.environment"):
         for fast in ("bfloat16", "float32"):
             monkeypatch.setattr(precisions, "fast_dtype", lambda device, fast=fast: fast)
             mabert.load(masked_lm, precision="bf16", device="cpu").embed(TEXTS)

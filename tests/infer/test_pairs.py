@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import mabert
 from mabert.data.own import load_own
-from mabert.data.table import Columns
+from mabert.data.tasks import Columns
 from mabert.infer.texts import read_rows, read_texts
 from mabert.train.finetune import finetune
 from mabert.train.recipe import FinetuneRecipe

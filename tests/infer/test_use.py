@@ -16,7 +16,7 @@ from tokenizers import decoders
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.data.batches import batches_by_length
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.tokenizer import train_wordpiece
 from mabert.infer import windows as windowing
 from mabert.infer.heads import readable
 from mabert.infer.info import info

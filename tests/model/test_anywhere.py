@@ -10,12 +10,12 @@ import transformers
 from transformers import AutoConfig, AutoModelForPreTraining, AutoModelForTextEncoding
 
 import mabert
-from mabert.model import anywhere
+from mabert.model import config as configuring
 from tests.infer.conftest import masked_lm, words  # noqa: F401 -- fixtures
 
 
 def test_every_auto_class_that_is_named_is_transformers_and_registered():
-    for auto, name in anywhere.CLASSES.items():
+    for auto, name in configuring.CLASSES.items():
         assert hasattr(transformers, auto)
         assert name in mabert.__all__
     config = mabert.MaBertConfig(layer_pattern="MT", hidden_size=32, num_attention_heads=2, vocab_size=50)
@@ -28,8 +28,8 @@ def test_a_folder_holds_the_module_once_and_again_when_it_is_saved_anew(masked_l
     model.register_for_auto_class("AutoModelForMaskedLM")
     for place in ("once", "again"):
         model.save_pretrained(tmp_path / place)
-        assert (tmp_path / place / f"{anywhere.MODULE}.py").read_text() == anywhere.CODE
-        assert json.loads((tmp_path / place / "config.json").read_text())["auto_map"] == anywhere.AUTO_MAP
+        assert (tmp_path / place / f"{configuring.MODULE}.py").read_text() == configuring.CODE
+        assert json.loads((tmp_path / place / "config.json").read_text())["auto_map"] == configuring.AUTO_MAP
         assert len(list((tmp_path / place).glob("*.py"))) == 1
         model = mabert.MaBertForMaskedLM.from_pretrained(tmp_path / place)
     assert type(AutoConfig.from_pretrained(tmp_path / "again")) is mabert.MaBertConfig

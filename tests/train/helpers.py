@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 
 from mabert.baselines.registry import family_named
 from mabert.baselines.uses import build
-from mabert.data.train_tokenizer import train_wordpiece
+from mabert.data.tokenizer import train_wordpiece
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 from tests.patience import HANG
 

@@ -6,8 +6,7 @@ import numpy as np
 from datasets import Dataset
 
 from mabert.data.entities import metric_names
-from mabert.data.table import table_task
-from mabert.data.task import Task
+from mabert.data.tasks import Task, table_task
 from mabert.train.finetune import finetune
 from mabert.train.recipe import FinetuneRecipe
 from tests.train.helpers import WORDS, rows

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
-from mabert.data.table import table_task
+from mabert.data.tasks import table_task
 from mabert.train import finetune as finetuning
 from mabert.train import finetune_run, trainer
 from mabert.train.finetune_once import FinetuneTrainer

@@ -3,7 +3,7 @@
 import pytest
 
 from mabert import MaBertForMaskedLM
-from mabert.train.optim import decay_parameter_names
+from mabert.train.objective import decay_parameter_names
 from tests.model.helpers import config
 
 

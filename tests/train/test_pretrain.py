@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 from mabert import MaBertForMaskedLM
 from mabert.train import callbacks, trainer
 from mabert.train import pretrain as pretraining
-from mabert.train.optim import decay_parameter_names
+from mabert.train.objective import decay_parameter_names
 from mabert.train.pretrain import pretrain
 from mabert.train.pretrain_run import model_config, prepare_data
 from mabert.train.recipe import recipe_of_run

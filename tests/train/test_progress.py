@@ -6,7 +6,7 @@ import pytest
 from transformers import TrainerState
 
 from mabert.machine import progress
-from mabert.train.progress import TrainingBar
+from mabert.train.callbacks import TrainingBar
 
 
 @pytest.fixture(autouse=True)

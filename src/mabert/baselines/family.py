@@ -138,6 +138,11 @@ class Family:
         """Lengthens learned positions from (old rows, D) to (rows, D)."""
         return stretch(table, rows)
 
+    def freeze_unreached(self, model: PreTrainedModel) -> None:
+        """Freezes the weights that masked language modelling does not train."""
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(not any(part in name for part in self.unreached))
+
     def finish_pretraining(self, model: PreTrainedModel) -> None:
         """Sets weights that masked language modelling does not train but that follow from trained ones."""
 

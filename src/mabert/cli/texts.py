@@ -125,18 +125,18 @@ def rows_for(options: argparse.Namespace, saved: str) -> Iterable[Row]:
 
     One that answers questions or tags words also reads the file formats that it is fine-tuned on.
     """
-    from mabert.data import files
-    from mabert.data.tagged import CONLL
+    from mabert.data import rows
+    from mabert.data.entities import CONLL
     from mabert.infer.texts import has_words, read_rows, rows_of_task
 
     reads, tags = READER in saved and hasattr(options, "pair_column"), TAGGER in saved
     keep = getattr(options, "keep", ())
     if options.text_column is None and not options.jsonl and options.input is not None:
         path = Path(options.input)
-        if reads and files.kind(path) == ".json":
+        if reads and rows.format_of(path) == ".json":
             options.pair_column = "context"
             return rows_of_task(path, keep)
-        if tags and files.kind(path) in CONLL and not keep:
+        if tags and rows.format_of(path) in CONLL and not keep:
             return rows_of_task(path)
     if reads:
         options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"

@@ -215,7 +215,7 @@ def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
     """Loads the task and its examples, from GLUE or from the user's own files."""
     from mabert.data.glue import glue_task, load_glue
     from mabert.data.own import load_own, recognized
-    from mabert.data.table import Columns
+    from mabert.data.tasks import Columns
 
     if options.task is not None:
         return glue_task(options.task), load_glue(options.task, asked_for(options, GLUE_OPTIONS)["data"])

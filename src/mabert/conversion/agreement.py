@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mabert.baselines.uses import Use
-from mabert.conversion.align import Alignment
+from mabert.conversion.losses import Alignment
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.teacher import SEVERAL
 from mabert.conversion.watch import (

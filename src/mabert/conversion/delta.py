@@ -10,9 +10,8 @@ from safetensors.torch import save_file
 from mabert.baselines.uses import Use
 from mabert.conversion.teacher import HEADS, check_copy, load_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.json import to_json
 from mabert.files.places import CONFIG, DELTA, default_cache
-from mabert.files.reading import parse_json, sha256
+from mabert.files.reading import parse_json, sha256, to_json
 from mabert.files.writing import make_once
 from mabert.model import MaBertPreTrainedModel
 from mabert.model.mamba import Recurrence

@@ -1,17 +1,109 @@
-"""The texts that a conversion learns from: pieces of documents, from a sentence to the longest text to read, or pairs
-of them."""
+"""What a student learns from: texts, or pairs of texts, cut into pieces and framed as the teacher reads them in use."""
 
-from collections.abc import Sequence
+import hashlib
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.conversion.inputs import Frame
+from mabert.baselines.uses import Use
 from mabert.conversion.watch import Item
-from mabert.data.cache import Documents
+from mabert.data import rows
+from mabert.data.cache import Documents, plain_encoder
+from mabert.data.encode import Encoding
+from mabert.files.sentences import SentenceFolder, is_cross_encoder
+
+Part = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The tokens that a tokenizer, and a prompt, put around one text, or around and between two.
+
+    Attributes:
+        ids: Ids before the first text and behind each text.
+        types: Token types of those; all 0 if the tokenizer makes none.
+        of_texts: Token type of each text.
+    """
+
+    ids: tuple[Part, ...]
+    types: tuple[Part, ...]
+    of_texts: Part
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it is around two texts."""
+        return len(self.of_texts) == 2
+
+    @property
+    def size(self) -> int:
+        """Number of its tokens."""
+        return sum(map(len, self.ids))
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast, *, pair: bool = False, prompt: str = "") -> "Frame":
+        """Reads the frame from what the tokenizer makes of short texts.
+
+        Args:
+            tokenizer: The teacher's tokenizer.
+            pair: Whether it is around two texts.
+            prompt: Text in front of the first text.
+        """
+        found = tokenizer(["a"], ["a"] if pair else None)
+        ids = found["input_ids"][0]
+        types = found.get("token_type_ids", [[0] * len(ids)])[0]
+        text_of = found.encodings[0].sequence_ids
+        texts = [[at for at, text in enumerate(text_of) if text == number] for number in range(1 + pair)]
+        starts, ends = [0, *(own[-1] + 1 for own in texts)], [*(own[0] for own in texts), len(ids)]
+        first, *behind = [(tuple(ids[a:b]), tuple(types[a:b])) for a, b in zip(starts, ends, strict=True)]
+        kinds = tuple(types[own[0]] for own in texts)
+        # Where a vocabulary has words with their space in front, most pieces begin with one, so the prompt has none.
+        said = tuple(tokenizer(prompt.rstrip(), add_special_tokens=False)["input_ids"]) if prompt.strip() else ()
+        parts = [(first[0] + said, first[1] + (kinds[0],) * len(said)), *behind]
+        return cls(tuple(part[0] for part in parts), tuple(part[1] for part in parts), kinds)
+
+
+def frames_of(
+    place: str | Path,
+    use: Use,
+    tokenizer: PreTrainedTokenizerFast,
+    sentences: SentenceFolder | None,
+    pairs: bool | None,
+) -> tuple[Frame, ...]:
+    """Returns the frames in which a student learns from texts, in turns: those in which its teacher reads them in use.
+
+    Args:
+        place: The teacher's folder.
+        use: The teacher's use.
+        tokenizer: The teacher's tokenizer.
+        sentences: The teacher's settings of sentence-transformers; each of their prompts has a frame.
+        pairs: Whether the teacher reads pairs of texts; None if its folder says so, or else it reads both.
+
+    Raises:
+        ValueError: If pairs are wanted of a model that is no classifier.
+    """
+    if use != "classifier":
+        if pairs:
+            raise ValueError(f"pairs is on, and {place} is no classifier; only those read pairs of texts")
+        prompts = ("",) if sentences is None else sentences.prompts
+        return tuple(Frame.of(tokenizer, prompt=prompt) for prompt in prompts)
+    known = pairs if pairs is not None else reads_pairs(place)
+    return tuple(Frame.of(tokenizer, pair=pair) for pair in ((False, True) if known is None else (known,)))
+
+
+def reads_pairs(place: str | Path) -> bool | None:
+    """Returns whether a classifier's folder says that it reads pairs of texts; None if it says nothing."""
+    encoding = Encoding.beside(place)
+    if encoding is not None:
+        return encoding.pairs
+    return True if is_cross_encoder(place) else None
+
 
 SHORTEST = 4
 """Tokens of the shortest pieces, except for the rest at the end of a document."""
@@ -192,3 +284,80 @@ def _with_pairs(pieces: Pieces, ends: np.ndarray, rooms: Sequence[int], draws: n
             own = apart[places[apart, 1] == number]
             places[own] = shortened(places[own], rooms[number])
     return pieces
+
+
+AT_ONCE = 1000
+"""Rows tokenised in one call."""
+
+
+def read_pairs(
+    texts: Sequence[str | Path],
+    tokenizer: PreTrainedTokenizerFast,
+    columns: tuple[str, str],
+    *,
+    frame: Frame,
+    length: int,
+    tokens: int,
+    held_out: int,
+    seed: int,
+) -> tuple[Pieces, Pieces, str]:
+    """Reads pairs; returns those to learn from, those held out, and a hash of all.
+
+    Args:
+        texts: Tables; all contribute equally many tokens.
+        tokenizer: The teacher's tokenizer.
+        columns: Columns of the first text and of the second one.
+        frame: What stands around pairs.
+        length: Most tokens of a pair, those of its frame included; of longer ones the end of the longer text is cut.
+        tokens: Total tokens to learn from.
+        held_out: Tokens to hold out, at most a tenth.
+        seed: Seed of the order.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a file is no table with both columns, or there are too few tokens.
+    """
+    share = -(-(tokens + held_out) // len(texts))
+    encoded = [_encoded(Path(text), tokenizer, columns, share) for text in texts]
+    ids = [own for own, _ in encoded]
+    places = np.concatenate(
+        [
+            np.column_stack((np.full(len(borders), source), np.zeros(len(borders), int), borders))
+            for source, (_, borders) in enumerate(encoded)
+        ]
+    )
+    places = shortened(places, length - frame.size)
+    places = places[np.random.default_rng(seed).permutation(len(places))]
+    reached = (sizes(places) + frame.size).cumsum()
+    held = int(np.searchsorted(reached, min(held_out, reached[-1] // 10))) + 1
+    check_tokens(int(reached[-1] - reached[held - 1]), tokens, len(texts))
+    enough = int(np.searchsorted(reached, reached[held - 1] + tokens)) + 1
+    corpus = hashlib.sha256(b"".join(own.tobytes() for own in (*ids, places))).hexdigest()[:16]
+    return Pieces(ids, places[held:enough], (frame,)), Pieces(ids, places[:held], (frame,)), corpus
+
+
+def _encoded(
+    table: Path, tokenizer: PreTrainedTokenizerFast, columns: tuple[str, str], enough: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of a table's texts, and the borders of each pair's texts in them, int64 (pairs, 4)."""
+    encoder, texts = plain_encoder(tokenizer), _texts(table, columns)
+    ids = array("I")
+    borders: list[tuple[int, ...]] = []
+    while len(ids) < enough and (some := list(islice(texts, AT_ONCE))):
+        firsts, seconds = (
+            encoder.encode_batch_fast(list(each), add_special_tokens=False) for each in zip(*some, strict=True)
+        )
+        for first, second in zip(firsts, seconds, strict=True):
+            if first.ids and second.ids:
+                middle = len(ids) + len(first.ids)
+                borders.append((len(ids), middle, middle, middle + len(second.ids)))
+                ids.extend(first.ids + second.ids)
+    if not borders:
+        raise ValueError(f"{table}: no row has text in both {columns[0]!r} and {columns[1]!r}")
+    return np.frombuffer(ids, np.uint32), np.array(borders)
+
+
+def _texts(table: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    for number, row in rows.read_rows(table, columns):
+        first, second = (rows.text_in(row, column, f"{table}, line {number}") for column in columns)
+        yield first, second

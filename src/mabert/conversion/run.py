@@ -15,21 +15,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 from mabert.baselines.uses import Use
 from mabert.conversion import choose
 from mabert.conversion.agreement import compare, lines
-from mabert.conversion.align import Alignment
 from mabert.conversion.card import card
 from mabert.conversion.delta import CORE, save_delta
-from mabert.conversion.distil import Distillation
 from mabert.conversion.initial import begin_from
-from mabert.conversion.inputs import Frame, frames_of
-from mabert.conversion.pieces import Pieces, cut
+from mabert.conversion.losses import Alignment, Distillation
+from mabert.conversion.pieces import Frame, Pieces, cut, frames_of, read_pairs
 from mabert.conversion.recipe import ConversionRecipe, checked_pattern
 from mabert.conversion.speed import speed
-from mabert.conversion.tables import read_pairs
 from mabert.conversion.teacher import Teacher, open_teacher, student_of, use_of, weights_hash
 from mabert.conversion.training import train
 from mabert.conversion.watch import Item
-from mabert.data.build import build_cache
-from mabert.data.cache import IDS, Documents
+from mabert.data.cache import IDS, Documents, build_cache
 from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding, check_list
 from mabert.data.mlm import MlmMasking

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.files.json import to_json
-from mabert.files.reading import read_json_if_there, shown
+from mabert.files.reading import read_json_if_there, shown, to_json
 from mabert.files.writing import write_text
 
 if TYPE_CHECKING:

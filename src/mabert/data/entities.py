@@ -1,9 +1,15 @@
-"""Reads entities from the tags of words."""
+"""Entities: tags of words, and files of tagged words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mabert.data import rows
+from mabert.data.tasks import Task
+from mabert.data.words import cut
 
 OUTSIDE = "O"
 """The tag of a word that is no part of an entity."""
@@ -49,3 +55,108 @@ def entities_of(tags: Sequence[str]) -> list[Entity]:
 def metric_names(types: Sequence[str]) -> tuple[str, ...]:
     """Names the metrics of `mabert.data.metrics.entity_scores`: each over all entities, and per type."""
     return (*MEASURES, *(f"{measure}_{kind}" for kind in types for measure in MEASURES))
+
+
+_BETWEEN = re.compile(r"[ \t]+")
+
+CONLL = (".conll", ".bio", ".iob", ".iob2")
+"""Suffixes of files with one word and its tag per line."""
+
+Sentence = tuple[list[str], list[str], list[int]]
+"""Words, their tags (empty if not read), and the line number of each word."""
+
+
+def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
+    """Reads sentences with an entity tag per word: `O`, `B-TYPE` or `I-TYPE`.
+
+    Args:
+        files: path by split, as in `load_own`. `.jsonl` and `.parquet` hold one sentence per row, in `tokens` and
+            `tags`. All other files hold one word per line: the first column is the word, the last its tag, with spaces
+            or tabs between columns and a blank line between sentences. `-DOCSTART-` lines are skipped. `test` needs no
+            tags.
+        name: the task's name.
+
+    Returns:
+        The task, with the tags of the training file as labels (and the `I-TYPE` of words that `cut` divides, such as
+        those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by
+        spaces), `tags` (not in `test`) and `index` (sentence number from 0).
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is empty, damaged or not UTF-8; a word has no tag, a malformed one, or one that the training
+            file lacks; a sentence has unequal numbers of words and tags; or the training file has no entity.
+    """
+    held = {split: list(_sentences(path, split != "test")) for split, path in files.items()}
+    for split, sentences in held.items():
+        if not sentences:
+            raise ValueError(f"{files[split]}: no sentences")
+    known = (OUTSIDE, *sorted({tag for _, tags, _ in held["train"] for tag in tags} - {OUTSIDE}))
+    for split, sentences in held.items():
+        for word, tag, number in (each for sentence in sentences for each in zip(*sentence, strict=split != "test")):
+            if is_tag(tag) and tag in known:
+                continue
+            told = f"none of the training file's, {', '.join(known)}" if is_tag(tag) else "not O, B-TYPE or I-TYPE"
+            raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {told}")
+    if known == (OUTSIDE,):
+        raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
+    known = (OUTSIDE, *sorted({*known[1:], *_of_later_parts(held.values())}))
+    task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
+    return task, {split: _columns(sentences, split != "test") for split, sentences in held.items()}
+
+
+def _of_later_parts(splits: Iterable[list[Sentence]]) -> set[str]:
+    """Returns the tags of what follows the first part of words that `cut` divides."""
+    tagged = (pair for sentences in splits for words, tags, _ in sentences for pair in zip(words, tags, strict=False))
+    return {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
+
+
+def _sentences(path: Path, tagged: bool) -> Iterator[Sentence]:
+    is_table = rows.format_of(path) in (*rows.JSON_KINDS, ".parquet")
+    return _of_rows(path, tagged) if is_table else sentences_of(path, tagged)
+
+
+def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
+    """Yields the sentences of a CoNLL file, with their tags or without.
+
+    Raises:
+        ValueError: the file is not UTF-8 or named `.json`, or a word has no tag.
+    """
+    if path.suffix == ".json":
+        raise ValueError(f"{path}: a .json file; tagged words are read from lines of word and tag (CoNLL) or .jsonl")
+    sentence: Sentence = [], [], []
+    for number, line in enumerate(rows.lines_of_text(path), 1):
+        columns = _BETWEEN.split(line.strip(" \t\r\n"))
+        if columns[0] in ("", "-DOCSTART-"):
+            if sentence[0]:
+                yield sentence
+            sentence = [], [], []
+            continue
+        if tagged and len(columns) == 1:
+            raise ValueError(f"{path}, line {number}: the word {columns[0]!r} has no tag; write one behind it, as O")
+        sentence[0].append(columns[0])
+        sentence[1].extend(columns[-1:] if tagged else ())
+        sentence[2].append(number)
+    if sentence[0]:
+        yield sentence
+
+
+def _of_rows(path: Path, tagged: bool) -> Iterator[Sentence]:
+    """Yields the sentences of a table."""
+    names = ["tokens", "tags"] if tagged else ["tokens"]
+    for number, row in rows.read_rows(path, names):
+        where = f"{path}, line {number}"
+        words, *tags = (rows.texts_in(row, name, where) for name in names)
+        if not words:
+            raise ValueError(f"{where}: 'tokens' is empty; leave the row out")
+        if tags and len(tags[0]) != len(words):
+            raise ValueError(f"{where}: {len(words)} tokens and {len(tags[0])} tags; each token needs one tag")
+        yield words, tags[0] if tags else [], [number] * len(words)
+
+
+def _columns(sentences: list[Sentence], tagged: bool) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {
+        "text_a": [" ".join(words) for words, _, _ in sentences],
+        "tokens": [words for words, _, _ in sentences],
+        "index": list(range(len(sentences))),
+    }
+    return columns | ({"tags": [tags for _, tags, _ in sentences]} if tagged else {})

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mabert.data import rows
-from mabert.data.hub import HubSource
-from mabert.data.task import Task, row_label, rows_of
+from mabert.data.corpus import HubSource
+from mabert.data.tasks import Task, row_label, rows_of
 from mabert.files.reading import check_source
 
 if TYPE_CHECKING:

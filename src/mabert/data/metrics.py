@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from mabert.data.entities import entities_of, metric_names
-from mabert.data.task import Task
+from mabert.data.tasks import Task
 
 
 def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:

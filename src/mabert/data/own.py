@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mabert.data import files as on_disk
 from mabert.data import rows
-from mabert.data.alike import alike
-from mabert.data.entities import types_of
+from mabert.data.entities import CONLL, read_tagged, types_of
 from mabert.data.squad import read_squad
-from mabert.data.table import Columns, read_tables
-from mabert.data.tagged import CONLL, read_tagged
-from mabert.data.task import Task, column, rows_of
+from mabert.data.tasks import Columns, Task, alike, column, read_tables, rows_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -138,7 +134,7 @@ def recognized(path: Path, label: str) -> str:
         has `tokens` and `tags`; `several` for JSONL whose first row has a list of labels; else `classification`, also
         for a pipe, because it can be read only once.
     """
-    kind = on_disk.kind(path)
+    kind = rows.format_of(path)
     if kind == ".json":
         return "answers"
     if kind in CONLL:

@@ -1,15 +1,154 @@
-"""Reads rows of TSV, CSV, JSONL and Parquet tables with their line numbers."""
+"""Rows of files: text, CSV, TSV, JSONL and Parquet, compressed or not."""
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
+import io
+import itertools
 import logging
+import lzma
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from mabert.data import files
+from mabert.files.reading import parse_json
+
+COMPRESSIONS = (".xz", ".gz", ".zst")
+
+_BLOCK = 1 << 20
+
+
+def format_of(path: Path) -> str:
+    """Returns the lower-case suffix under any compression: `.txt` for `a.txt` and `a.TXT.xz`, `""` for none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Opens a file for reading, decompressed.
+
+    Yields:
+        The decompressed stream, and the raw file beneath it, whose `tell()` counts the bytes taken from disk.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is a folder, it is empty, or its compressed data is truncated or damaged.
+    """
+    check_is_file(path)
+    suffix = path.suffix.lower()
+    with path.open("rb") as raw:
+        try:
+            yield _decompressed(suffix, raw), raw
+        except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and (error.errno is not None or suffix not in COMPRESSIONS):
+                raise
+            if isinstance(error, EOFError) or "Truncated" in str(error):
+                damage = "truncated: the compressed data ends before its end mark; fetch it again"
+            else:
+                damage = f"damaged, or not {suffix} data: {error}"
+            raise ValueError(f"{path}: {damage}") from error
+
+
+def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
+    if suffix == ".xz":
+        return cast(BinaryIO, lzma.LZMAFile(raw))
+    if suffix == ".gz":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        # Unlike zstandard's own reader, Arrow's notices a truncated file.
+        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), 1 << 20)
+    return raw
+
+
+def check_is_file(path: Path) -> None:
+    """Raises FileNotFoundError or ValueError unless `path` is a non-empty file or a pipe."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder, where a file is needed")
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path}: empty (0 bytes)")
+
+
+def check_can_read_twice(path: Path) -> None:
+    """Raises FileNotFoundError or ValueError unless `path` is a file that can be read more than once, not a pipe."""
+    check_is_file(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: a pipe, which can be read once; write what comes from it to a file")
+
+
+def lines(stream: Iterable[bytes], where: str | Path, longest: int | None = None) -> Iterator[str]:
+    """Decodes lines as UTF-8. Keeps line ends, which a quoted CSV field may contain; drops a byte order mark.
+
+    Args:
+        stream: the lines.
+        where: what they are read from, for messages.
+        longest: most characters of a line; a longer one, of a binary file, comes in parts that are cut by
+            `place_to_cut`, and is never held whole. Default, lines of any length come whole.
+
+    Raises:
+        ValueError: a line is not UTF-8; the message names `where`, the byte and its offset in the (decompressed) text.
+    """
+    blocks = stream if longest is None else iter(partial(cast(BinaryIO, stream).readline, _BLOCK), b"")
+    number, before, tail, held = 1, 0, b"", ""
+    for block in itertools.chain(blocks, [b""]):
+        ends = longest is None or block[-1:] in (b"\n", b"")
+        data = tail + block
+        try:
+            text, used = codecs.utf_8_decode(data, "strict", ends)
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{data[error.start]:02x} at offset {before + error.start}"
+            raise ValueError(f"{where}, line {number}: not UTF-8: {byte}; convert it to UTF-8") from error
+        held += text if before else text.removeprefix("\ufeff")
+        before, tail = before + used, data[used:]
+        while longest is not None and len(held) > longest and len(held.rstrip("\r\n")) > longest:
+            cut = place_to_cut(held, longest)
+            yield held[:cut]
+            held = held[cut:]
+        if ends and held:
+            yield held
+            number, held = number + 1, ""
+
+
+def place_to_cut(text: str, longest: int) -> int:
+    """Returns where to cut a text of more than `longest` characters: before the last white space that leaves at most so
+    many, or after so many if there is none. White space begins what follows, as tokenizers of every kind need it."""
+    parts = text[: longest + 1].rsplit(None, 1)
+    return len(parts[0]) if len(parts) == 2 else longest
+
+
+def lines_of_text(path: Path) -> Iterator[str]:
+    """Yields the lines of a (decompressed) file with their ends; errors are those of `open_bytes` and `lines`."""
+    with open_bytes(path) as (stream, _):
+        yield from lines(stream, path)
+
+
+def read_text(path: Path) -> str:
+    """Reads a whole (decompressed) file as text and keeps its line ends; raises ValueError if it is all white space."""
+    text = "".join(lines_of_text(path))
+    if not text.strip():
+        raise ValueError(f"{path}: empty (nothing but white space)")
+    return text
+
+
+def json_object(line: str, where: str) -> dict[str, Any]:
+    """Reads a row of JSON Lines; raises a ValueError that names `where` if it is not a JSON object."""
+    row = parse_json(line, where, nan=True, line=False)
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: not an object but {line.strip()[:40]!r}")
+    return row
+
 
 logger = logging.getLogger(__name__)
 
@@ -42,23 +181,23 @@ def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) ->
         FileNotFoundError: there is no such file.
         ValueError: unknown kind of file, empty, not UTF-8, a column is missing, or a line is malformed.
     """
-    kind = files.kind(path)
+    kind = format_of(path)
     if kind not in TABLES:
-        files.check_is_file(path)
+        check_is_file(path)
         raise ValueError(f"{path}: unknown kind of table {kind!r}; known are .csv, .tsv, .jsonl and .parquet")
     if kind == ".parquet":
-        files.check_can_read_twice(path)  # the footer is read before the rows
-        with files.open_bytes(path) as (stream, _):
+        check_can_read_twice(path)  # the footer is read before the rows
+        with open_bytes(path) as (stream, _):
             yield from parquet_rows(path, stream, columns, beside)
     elif kind in JSON_KINDS:
-        yield from json_rows(path, files.lines_of_text(path), columns, beside)
+        yield from json_rows(path, lines_of_text(path), columns, beside)
     else:
         yield from _with_header(path, [*columns, *beside])
 
 
 def first_row(path: Path) -> Row:
     """Reads the first row of a JSONL file; empty for other files, and for a pipe, which can be read only once."""
-    if files.kind(path) not in JSON_KINDS or not path.is_file():
+    if format_of(path) not in JSON_KINDS or not path.is_file():
         return {}
     return next(read_rows(path, []))[1]
 
@@ -78,8 +217,8 @@ def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     file: so a table of one column has as many rows as the same lines in a text file. If the first row has several
     fields, a blank line is no row. Those between rows are counted in a warning.
     """
-    lines = _at_every_end(files.lines_of_text(path))
-    if files.kind(path) == ".tsv":
+    lines = _at_every_end(lines_of_text(path))
+    if format_of(path) == ".tsv":
         reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(lines, strict=True)
@@ -102,7 +241,7 @@ def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], b
     row = None
     for number, line in enumerate(lines, 1):
         if line.strip():
-            row = files.json_object(line.rstrip("\r\n"), f"{where}, line {number}")
+            row = json_object(line.rstrip("\r\n"), f"{where}, line {number}")
             check_values(f"{where}, line {number}", row, columns, beside)
             yield number, row
     if row is None:
@@ -116,7 +255,7 @@ def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: S
 
     wanted = list(dict.fromkeys((*columns, *beside)))
     try:
-        seekable = pa.BufferReader(stream.read()) if path.suffix.lower() in files.COMPRESSIONS else stream
+        seekable = pa.BufferReader(stream.read()) if path.suffix.lower() in COMPRESSIONS else stream
         table = pq.ParquetFile(seekable)
         check_columns(path, table.schema_arrow.names, wanted)
         batches = table.iter_batches(256, columns=wanted)
@@ -177,7 +316,7 @@ def _with_header(path: Path, columns: Sequence[str]) -> Numbered:
     """Yields rows; warns once if a TSV field looks like a quoted CSV field that is empty or contains quotes."""
     header, lines = header_and_fields(path)
     check_columns(path, header, columns)
-    tsv = unwarned = files.kind(path) == ".tsv"
+    tsv = unwarned = format_of(path) == ".tsv"
     for number, fields in lines:
         if len(fields) != len(header):
             hint = "; a .tsv has no quoting, so write what quotes a tab or a line end as .csv" if tsv else ""

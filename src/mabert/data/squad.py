@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mabert.data import files as on_disk
-from mabert.data.task import Task
+from mabert.data import rows
+from mabert.data.tasks import Task
 from mabert.files.reading import parse_json
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -100,7 +100,7 @@ def questions_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     """
     empty = True
     try:
-        whole = parse_json(on_disk.read_text(path), str(path))
+        whole = parse_json(rows.read_text(path), str(path))
     except ValueError as error:
         raise ValueError(f"{error}; questions and answers are read from a JSON file in the form of SQuAD") from error
     for text, of_text in _parts(whole, "data", str(path), ": "):

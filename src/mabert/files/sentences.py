@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mabert.files.json import to_json
-from mabert.files.reading import read_json, read_json_if_there, read_json_value
+from mabert.files.reading import read_json, read_json_if_there, read_json_value, to_json
 from mabert.files.writing import write_text
 
 MODULES = "modules.json"

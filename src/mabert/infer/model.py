@@ -13,12 +13,12 @@ from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import check_list, check_texts
 from mabert.data.entities import is_tag
 from mabert.data.words import Words
-from mabert.files.json import whole_characters
+from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
+from mabert.infer.heads import reading
 from mabert.infer.loaded import Loaded, check_at_least_one, check_precision, device_named, load_for_use
-from mabert.infer.reading import reading
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.pooling import Pooler, pooler_in

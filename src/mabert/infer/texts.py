@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mabert.data import files, rows
+from mabert.data import rows
+from mabert.data.entities import sentences_of
 from mabert.data.squad import questions_of
-from mabert.data.tagged import sentences_of
 from mabert.data.words import Words
 from mabert.infer.windows import Row, RowOfTable
 
@@ -51,10 +51,10 @@ def read_rows(
     where = "standard input" if path is None else str(path)
     columns = [text_column or TEXT_COLUMN, *([] if pair_column is None else [pair_column])]
     if path is not None:
-        files.check_is_file(path)
-        if files.kind(path) in rows.TABLES:
+        rows.check_is_file(path)
+        if rows.format_of(path) in rows.TABLES:
             return table_rows(path, columns, keep, words)
-        if files.kind(path) == ".json" and not jsonl:
+        if rows.format_of(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
             )
@@ -87,8 +87,8 @@ def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[Row]:
         FileNotFoundError: If there is no such file.
         ValueError: While reading: if the file is damaged or in another format, or a question lacks a field to keep.
     """
-    files.check_is_file(path)
-    if files.kind(path) == ".json":
+    rows.check_is_file(path)
+    if rows.format_of(path) == ".json":
         return question_rows(path, keep)
     return ((Words(words),) for words, _, _ in sentences_of(path, tagged=False))
 
@@ -116,7 +116,7 @@ def table_rows(path: Path, columns: Sequence[str], keep: Sequence[str] = (), wor
 
 def lines_of(path: Path) -> Iterator[str]:
     """Yields the lines of a file."""
-    yield from (line.rstrip("\r\n") for line in files.lines_of_text(path))
+    yield from (line.rstrip("\r\n") for line in rows.lines_of_text(path))
 
 
 def standard_input() -> Iterator[str]:
@@ -126,7 +126,7 @@ def standard_input() -> Iterator[str]:
         ValueError: If there are none, or one is not UTF-8.
     """
     line = None
-    for line in files.lines(sys.stdin.buffer, "standard input"):
+    for line in rows.lines(sys.stdin.buffer, "standard input"):
         yield line.rstrip("\r\n")
     if line is None:
         raise ValueError("standard input is empty; one text a line is needed")
@@ -150,7 +150,7 @@ def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
 def is_json_object(line: str) -> bool:
     """Returns whether a line is a JSON object."""
     try:
-        files.json_object(line, "")
+        rows.json_object(line, "")
     except ValueError:
         return False
     return True

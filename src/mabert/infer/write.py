@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 
 from mabert.baselines.registry import family_of
 from mabert.data.cache import write_npy_header
-from mabert.files.json import to_json
+from mabert.files.reading import to_json
 from mabert.files.writing import whole_file
 from mabert.infer.info import ModelInfo
 from mabert.model import MaBertConfig

@@ -1,7 +1,8 @@
-"""The configuration of a MaBERT encoder and the schedules of the paper's pattern table."""
+"""The configuration of a MaBERT, and the file by which a saved folder opens anywhere."""
 
 import math
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -11,7 +12,42 @@ from transformers.activations import ACT2FN
 
 from mabert.bounds import BY_LAYER, DEEPEST, check_fields
 from mabert.files.reading import shown
-from mabert.model.anywhere import AUTO_MAP, OpensAnywhere, write_module
+
+MODULE = "open_with_mabert"
+"""Name of the module in the folder."""
+
+CLASSES = {
+    "AutoConfig": "MaBertConfig",
+    "AutoModel": "MaBertModel",
+    "AutoModelForTextEncoding": "MaBertModel",
+    "AutoModelForPreTraining": "MaBertForMaskedLM",
+    "AutoModelForMaskedLM": "MaBertForMaskedLM",
+    "AutoModelForSequenceClassification": "MaBertForSequenceClassification",
+    "AutoModelForTokenClassification": "MaBertForTokenClassification",
+    "AutoModelForQuestionAnswering": "MaBertForQuestionAnswering",
+    "AutoModelForMultipleChoice": "MaBertForMultipleChoice",
+}
+"""transformers' Auto classes and the class of this package that each one opens a folder with."""
+
+AUTO_MAP = {auto: f"{MODULE}.{name}" for auto, name in CLASSES.items()}
+"""The configuration's field `auto_map`."""
+
+CODE = '"""Opens this folder by the classes of the package mabert: pip install mabert."""\n\nfrom mabert import (\n'
+CODE += "".join(f"    {name},  # noqa: F401\n" for name in sorted(set(CLASSES.values()))) + ")\n"
+
+
+class OpensAnywhere:
+    """A configuration or model whose folder refers to this package instead of holding a copy of its code."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Does nothing; transformers would save a copy of the file that defines the class."""
+
+
+def write_module(folder: str | Path) -> None:
+    """Writes the module into a folder."""
+    (Path(folder) / f"{MODULE}.py").write_text(CODE, encoding="utf-8")
+
 
 SCHEDULES: dict[str, str] = {
     "m": "M" * 12,

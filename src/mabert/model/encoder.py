@@ -15,10 +15,9 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from mabert.files.sentences import write_modules
-from mabert.model.anywhere import OpensAnywhere
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
-from mabert.model.config import MaBertConfig
+from mabert.model.config import MaBertConfig, OpensAnywhere
 from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
 from mabert.model.graphs import Graphs, serves
 from mabert.model.inputs import Inputs, read_inputs

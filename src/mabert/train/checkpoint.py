@@ -12,8 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mabert.files.json import to_json
-from mabert.files.reading import read_json, sha256
+from mabert.files.reading import read_json, sha256, to_json
 from mabert.files.writing import write_text
 
 MANIFEST = "manifest.json"

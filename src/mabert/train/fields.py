@@ -8,7 +8,7 @@ import typing
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Union
 
-from mabert.data import files
+from mabert.data import rows
 from mabert.files.reading import shown
 
 
@@ -154,7 +154,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Reads the mapping in a YAML file with the safe loader."""
     from mabert.files.yaml import parse_yaml  # imported here to keep `--help` fast
 
-    content = parse_yaml(files.read_text(path), str(path))
+    content = parse_yaml(rows.read_text(path), str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds {type(content).__name__}; a recipe is a mapping of fields")
     return content

@@ -15,10 +15,9 @@ from transformers import TrainerCallback
 from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.rows import tsv_line
-from mabert.data.task import Rows, Task, column
+from mabert.data.tasks import Rows, Task, column
 from mabert.extras import EXTRAS, check_installed
-from mabert.files.json import to_json
-from mabert.files.reading import read_json, read_json_if_there
+from mabert.files.reading import read_json, read_json_if_there, to_json
 from mabert.files.writing import filling, write_text
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once

@@ -23,9 +23,8 @@ from mabert.data.batches import ExampleSampler, TokenBudgetSampler, batches_by_l
 from mabert.data.collate import Collator
 from mabert.data.encode import Examples
 from mabert.data.glue import GlueTask
-from mabert.data.task import Rows, Task
-from mabert.files.json import to_json
-from mabert.files.reading import read_json_if_there
+from mabert.data.tasks import Rows, Task
+from mabert.files.reading import read_json_if_there, to_json
 from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
 from mabert.machine.precision import resolve_precision, warn_of_emulation
 from mabert.model import MaBertConfig

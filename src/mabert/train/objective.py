@@ -1,4 +1,4 @@
-"""The masked-language-modelling objective for every model family."""
+"""What a pretraining minimises: the masked-language-modelling loss, and which weights decay."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from mabert.baselines.family import Family
 from mabert.data.collate import places_of
 from mabert.model.heads import IGNORED
+from mabert.model.mamba import Recurrence
 
 SCORED = "scored_positions"
 """The places of a batch's labels in the flattened batch, int64 (scored positions,)."""
@@ -74,3 +75,25 @@ def held_out_sums(model: PreTrainedModel, family: Family, loader: DataLoader) ->
         sums[1] += (logits.argmax(-1) == truth).sum().cpu()
         sums[2] += len(truth)
     return sums
+
+
+def decay_parameter_names(model: nn.Module, exempt: str = "default") -> list[str]:
+    """Returns the names of the parameters under weight decay: matrices and embeddings.
+
+    Biases, norms and the recurrence's A_log, D and Δ bias are exempt: decay would pull time constants and step sizes
+    towards arbitrary values. Mamba-1 exempts them too.
+
+    Args:
+        model: Any of the models.
+        exempt: `default`, or `nothing` to decay every parameter.
+
+    Raises:
+        ValueError: For any other `exempt`.
+    """
+    if exempt not in ("default", "nothing"):
+        raise ValueError(f"decay_exempt is {exempt!r}; it must be 'default' or 'nothing'")
+    if exempt == "nothing":
+        return [name for name, _ in model.named_parameters()]
+    scans = [module for module in model.modules() if isinstance(module, Recurrence)]
+    spared = {id(getattr(scan, name)) for scan in scans for name in Recurrence.FLOAT32}
+    return [name for name, parameter in model.named_parameters() if parameter.ndim > 1 and id(parameter) not in spared]

@@ -14,7 +14,7 @@ from transformers.trainer_utils import has_length
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import TokenBudgetSampler
 from mabert.data.collate import FlatteningCollator
-from mabert.train.optim import decay_parameter_names
+from mabert.train.objective import decay_parameter_names
 from mabert.train.trainer import RecordingTrainer, orderly
 
 STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
@@ -29,7 +29,7 @@ class PackingTrainer(RecordingTrainer):
     fractions of that pass. Of an epoch that is not whole, as the last of 1.5, it takes that share of the steps, rounded
     up as by Trainer.
 
-    Weight decay has the same exemptions as `mabert pretrain`, see `mabert.train.optim`.
+    Weight decay has the same exemptions as `mabert pretrain`, see `mabert.train.objective`.
 
     Args:
         model: A MaBERT model; for language modelling, best with `sparse_prediction`.

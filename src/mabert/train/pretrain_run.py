@@ -13,11 +13,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from mabert.baselines.family import Family
 from mabert.baselines.registry import family_named, family_of
 from mabert.baselines.uses import build, class_for, compile_layers
-from mabert.data.build import build_cache
-from mabert.data.cache import IDS
-from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet
+from mabert.data.cache import IDS, build_cache
+from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
-from mabert.data.windows import Windows
 from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
@@ -101,8 +99,7 @@ class PretrainRun:
     def model(self) -> PreTrainedModel:
         """Returns the model, ready for training: weights that the objective does not reach are frozen."""
         model = build("masked_lm", self.config) if self.start is None else self.start
-        for name, weight in model.named_parameters():
-            weight.requires_grad_(not any(part in name for part in self.family.unreached))
+        self.family.freeze_unreached(model)
         if self.recipe.training.compile:
             compile_layers(model)
         return model

@@ -240,7 +240,7 @@ class FinetuneRecipe(Checked):
             `none`, padded and masked. With exact masking the results are the same up to rounding and dropout draws;
             otherwise `pack` is refused.
         warmup_share: Share of the steps with rising learning rate; then linear to zero.
-        weight_decay: AdamW's, with the exemptions of `mabert.train.optim`.
+        weight_decay: AdamW's, with the exemptions of `mabert.train.objective`.
         dropout: Dropout probability of embeddings, sub-layers, attention and classifier.
         max_length: Maximum tokens of an example; default, the model's.
         truncate: Whether to truncate longer examples; otherwise they are an error.

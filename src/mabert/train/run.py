@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mabert.files.json import to_json
-from mabert.files.reading import read_json_if_there
+from mabert.files.reading import read_json_if_there, to_json
 from mabert.files.writing import WRITING, write_text
 from mabert.machine.environment import environment
 from mabert.train.fields import read_yaml

@@ -17,15 +17,13 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.data.collate import Collator, FlatteningCollator
-from mabert.files.json import finite, to_json
-from mabert.files.reading import read_json
+from mabert.files.reading import finite, read_json, to_json
 from mabert.files.writing import STAGING, naming_full_disk, saving, write_text
 from mabert.machine.memory import naming_memory
 from mabert.machine.precision import resolve_precision
 from mabert.train import checkpoint
-from mabert.train.callbacks import SaveOnInterrupt, SmallProcess, Stopwatch
-from mabert.train.optim import decay_parameter_names
-from mabert.train.progress import TrainingBar
+from mabert.train.callbacks import SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar
+from mabert.train.objective import decay_parameter_names
 from mabert.train.recipe import Packing
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ class MaBertTrainer(RecordingTrainer):
         step_tokens: Tokens of each step, from which the bar estimates the time left.
         batches: All batches of the run, as lists of indices into the training set; default, Trainer's own.
         save_seconds: Seconds between two checkpoints by the clock; default, `SAVE_SECONDS`.
-        decay_exempt: See `mabert.train.optim`.
+        decay_exempt: See `mabert.train.objective`.
         loss_limit: A loss above it counts as divergence; default, no limit.
         callbacks: Additional transformers callbacks.
         arguments: As `Trainer` takes them.

@@ -10,9 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
-from mabert.data.tokenizer import load_tokenizer
-from mabert.data.train_tokenizer import train_wordpiece
-from mabert.files.json import to_json
+from mabert.data.tokenizer import load_tokenizer, train_wordpiece
+from mabert.files.reading import to_json
 from mabert.files.writing import make_once
 
 logger = logging.getLogger(__name__)

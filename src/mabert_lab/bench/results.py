@@ -20,8 +20,7 @@ from rich.table import Table
 
 import mabert
 import mabert_lab
-from mabert.files.json import to_json
-from mabert.files.reading import read_json
+from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_text
 from mabert.machine.environment import environment
 

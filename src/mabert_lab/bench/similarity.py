@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import average_precision_score
 
 from mabert.data.glue import load_glue
-from mabert.data.task import column
+from mabert.data.tasks import column
 from mabert.infer.model import load
 from mabert_lab.bench.engines import split
 from mabert_lab.bench.results import measured_on, write

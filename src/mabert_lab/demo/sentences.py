@@ -6,8 +6,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from mabert.data.table import table_task
-from mabert.data.task import Rows, rows_of
+from mabert.data.tasks import Rows, rows_of, table_task
 from mabert_lab.english import is_prose, split_sentences
 
 SHORTEST, LONGEST = 6, 40

@@ -17,8 +17,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import mabert
 from mabert.data import corpus
-from mabert.data.train_tokenizer import train_wordpiece
-from mabert.files.json import to_json
+from mabert.data.tokenizer import train_wordpiece
+from mabert.files.reading import to_json
 from mabert.files.writing import filling, write_text
 from mabert_lab.demo import converted
 from mabert_lab.demo.documentation import installed_documentation

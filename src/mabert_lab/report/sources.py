@@ -79,7 +79,7 @@ def find(paths: Iterable[Path | str]) -> Found:
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    from mabert.data.files import check_can_read_twice
+    from mabert.data.rows import check_can_read_twice
     from mabert.files.reading import files_below
 
     seen = set()

@@ -11,8 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from mabert.files.json import to_json
-from mabert.files.reading import read_json, read_json_if_there
+from mabert.files.reading import read_json, read_json_if_there, to_json
 from mabert.files.writing import locked
 from mabert.train.run import REQUEST, RESULT
 

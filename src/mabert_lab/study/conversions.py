@@ -15,7 +15,7 @@ from mabert.conversion.pieces import cut
 from mabert.conversion.recipe import ConversionRecipe, at_depth
 from mabert.conversion.run import begun, changes_of, read
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
-from mabert.data.build import FORMAT as TOKENS
+from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources
 from mabert.data.tokenizer import fingerprint
 from mabert.files.writing import filling

@@ -20,8 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mabert.conversion.teacher import weights_hash
-from mabert.files.json import to_json
-from mabert.files.reading import read_json_if_there
+from mabert.files.reading import read_json_if_there, to_json
 from mabert.files.writing import write_text
 from mabert.infer.answers import progress_over
 from mabert.machine.environment import environment

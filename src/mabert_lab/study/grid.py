@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mabert.data.files import check_can_read_twice
-from mabert.files.json import to_json
+from mabert.data.rows import check_can_read_twice
+from mabert.files.reading import to_json
 from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, check_seeds, find_recipe, recipe_folders
 from mabert_lab.study.tasks import StudyTask

@@ -13,10 +13,10 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.registry import family_named
 from mabert.baselines.uses import build as build_model
-from mabert.data.build import FORMAT as TOKENS
+from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.files.json import to_json
+from mabert.files.reading import to_json
 from mabert.files.writing import make_once
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mabert.files.json import to_json
+from mabert.files.reading import to_json
 from mabert.machine.environment import fast_dtype
 from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.plan import Plan, cells_of

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mabert.files.json import to_json
-from mabert.files.reading import read_json_if_there
+from mabert.files.reading import read_json_if_there, to_json
 from mabert.files.writing import write_text
 from mabert.train.finetune_run import epochs_of
 from mabert.train.vocabulary import TRAINED

@@ -12,9 +12,8 @@ import numpy as np
 from mabert.bounds import COUNT
 from mabert.data.glue import TASKS, glue_task, load_glue
 from mabert.data.own import load_own
-from mabert.data.table import Columns
-from mabert.data.task import Rows, Task, column
-from mabert.files.json import to_json
+from mabert.data.tasks import Columns, Rows, Task, column
+from mabert.files.reading import to_json
 from mabert.train.fields import build, check
 from mabert.train.recipe import FinetuneRecipe
 

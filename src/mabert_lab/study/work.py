@@ -24,8 +24,7 @@ from mabert.conversion.run import convert
 from mabert.conversion.teacher import Teacher, weights_hash
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.files.json import to_json
-from mabert.files.reading import read_json
+from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_text
 from mabert.machine.processes import keep_freed_memory
 from mabert.train.fields import build

@@ -1,6 +1,6 @@
 """Kinds of fine-tuning tasks: head, columns and metrics."""
 
-from mabert.data.task import Task
+from mabert.data.tasks import Task
 from mabert.train.kinds.answers import Answers
 from mabert.train.kinds.kind import Kind
 from mabert.train.kinds.labels import Classification, Regression, Several

@@ -12,7 +12,7 @@ from mabert.baselines.uses import Use
 from mabert.data.encode import Examples
 from mabert.data.passages import Passage, best_answer, passages_of
 from mabert.data.squad import answer_scores
-from mabert.data.task import Rows, column
+from mabert.data.tasks import Rows, column
 from mabert.train.kinds.kind import Kind
 
 logger = logging.getLogger(__name__)

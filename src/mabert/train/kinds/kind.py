@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
 from mabert.data.encode import Examples, encode_rows
-from mabert.data.task import Rows, Task, column
+from mabert.data.tasks import Rows, Task, column
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mabert.data.table import BETWEEN
-from mabert.data.task import Rows, column
+from mabert.data.tasks import BETWEEN, Rows, column
 from mabert.train.kinds.kind import Kind, label_fields
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Stage 2: the whole student learns to reproduce its teacher's output."""
+"""The losses of both stages of a conversion, as modules whose forward returns them."""
 
 from typing import Any
 
@@ -8,8 +8,46 @@ from torch.nn import functional
 
 from mabert.baselines.uses import Use
 from mabert.conversion.teacher import SEVERAL
-from mabert.conversion.watch import hidden_states_of, packing_of, pooled, unexplained
+from mabert.conversion.watch import attention_of, hidden_states_of, packing_of, pooled, unexplained
 from mabert.conversion.windows import windows_of
+from mabert.model.masking import PaddingMask
+
+
+class Alignment(nn.Module):
+    """The cores of a student as one module, whose forward returns their distance from the teacher's attention.
+
+    Layers are independent here: no gradient goes through the stack, which makes a step cheap.
+
+    Args:
+        teacher: An encoder that keeps all its layers. It reads texts beyond its positions in windows.
+        student: The encoder whose cores learn.
+    """
+
+    def __init__(self, teacher: Any, student: Any) -> None:
+        super().__init__()
+        self.mixers = nn.ModuleDict(
+            {str(layer): block.mixer for layer, block in enumerate(student.layers) if hasattr(block, "mixer")}
+        )
+        self._teacher = [teacher.eval()]  # the list keeps it from being a submodule, which is trained and saved
+
+    def forward(self, **row: Any) -> Tensor:
+        """Returns the unexplained variance of the attention's output for each converted layer, (cores,).
+
+        Args:
+            row: A packed row as `FlatteningCollator` makes it; labels are ignored.
+        """
+        (teacher,) = self._teacher
+        row.pop("labels", None)
+        windows = windows_of(row, teacher.config.max_position_embeddings)
+        seen = attention_of(teacher, windows.row, [int(layer) for layer in self.mixers])
+        mask = PaddingMask(None, "exact", packing_of(row))
+        losses = []
+        mixers: dict[str, Any] = dict(self.mixers.items())
+        for layer, mixer in mixers.items():
+            read, wanted = map(windows.of_tokens, seen[int(layer)])
+            losses.append(unexplained(mixer(read, mask)[0], wanted))
+        return torch.stack(losses)
+
 
 VECTOR, RELATIONS, ANSWERS = 10.0, 10.0, 1.0
 """Weights of the losses of vectors, their products, and a head's answers, relative to that of hidden states."""
