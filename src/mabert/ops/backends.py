@@ -161,7 +161,7 @@ def attention_pays(tensor: torch.Tensor, sequences: int, windowed: bool = False)
 
     It is faster if the processor has bfloat16 products in AVX-512 but no AMX, because torch's kernel then runs at
     float32 speed. With AMX, it is faster in bfloat16 for several sequences or for one of at least `AMX_PAYS_FROM`
-    tokens (measured: `benchmarks/performance-2026-11.md`). Other cases were not measured, and the answer is no.
+    tokens (measured: `benchmarks/LOG.md`). Other cases were not measured, and the answer is no.
 
     Args:
         tensor: ``(batch, time, width)``; under autocast, autocast's dtype counts instead of its own.
