@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from mabert.data.collate import Collator
-from mabert.data.mlm import IGNORE, MlmMasking, PretrainingStream, ValidationSet, Windows
+from mabert.data.mlm import IGNORED, MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import SPECIAL_TOKENS
 
 SEEDS = st.integers(0, 2**63)
@@ -30,7 +30,7 @@ def stream(cache, tokenizer, seed=0, **options):
 def test_masks_hide_ordinary_tokens_and_labels_remember_them(masking, tokenizer, ids, seed, epoch, example):
     inputs, labels = masking(ids, seed, epoch, example)
     special = np.isin(ids, tokenizer.all_special_ids)
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED
     assert not (chosen & special).any()
     assert (inputs == ids)[~chosen].all()
     assert np.array_equal(np.where(chosen, labels, inputs), ids)
@@ -64,7 +64,7 @@ def test_shares_are_those_of_bert(tokenizer):
     inputs, labels = (
         np.stack(parts) for parts in zip(*(masking(row, 0, 0, i) for i, row in enumerate(ids)), strict=True)
     )
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED
     assert (chosen.sum(1) == 15).all()
     masked = (inputs == tokenizer.mask_token_id) & chosen
     kept = (inputs == labels) & chosen
@@ -85,7 +85,7 @@ def test_whole_words_are_hidden_whole(tokenizer):
     counts = []
     for example in range(200):
         _, labels = masking(ids, 0, 0, example)
-        chosen = labels != IGNORE
+        chosen = labels != IGNORED
         assert not set(words[chosen]) & set(words[~chosen & ~np.isin(ids, tokenizer.all_special_ids)])
         counts.append(chosen.sum())
     ordinary = len(ids) - np.isin(ids, tokenizer.all_special_ids).sum()
@@ -97,7 +97,7 @@ def test_a_special_token_ends_a_word(tokenizer):
     masking = MlmMasking(tokenizer, whole_word=True, probability=0.01)
     piece = next(i for t, i in tokenizer.get_vocab().items() if t.startswith("##"))
     ids = np.array([10, tokenizer.sep_token_id, piece])
-    assert {tuple(masking(ids, 0, 0, i)[1]) for i in range(30)} == {(10, IGNORE, IGNORE), (IGNORE, IGNORE, piece)}
+    assert {tuple(masking(ids, 0, 0, i)[1]) for i in range(30)} == {(10, IGNORED, IGNORED), (IGNORED, IGNORED, piece)}
 
 
 def test_masking_refuses_what_cannot_be(tokenizer):

@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from mabert.data.cache import build_cache
-from mabert.data.mlm import IGNORE, MlmMasking
+from mabert.data.mlm import IGNORED, MlmMasking
 from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids, train_wordpiece
 from tests.data.conftest import VOCABULARY, of_bytes
 
@@ -130,7 +130,7 @@ def test_masking_spares_special_tokens_and_whole_words_are_for_wordpiece(kind, t
     window = np.array(ids(tokenizer, SENTENCE * 20, SENTENCE))
     special = np.isin(window, tokenizer.all_special_ids)
     inputs, labels = MlmMasking(tokenizer, mask_share=0.0, random_share=1.0)(window, 0, 0, 0)
-    chosen = labels != IGNORE
+    chosen = labels != IGNORED
     assert chosen.sum() == round(0.15 * (~special).sum())
     assert not (chosen & special).any()
     assert not np.isin(inputs[chosen], tokenizer.all_special_ids).any()

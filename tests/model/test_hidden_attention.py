@@ -66,32 +66,3 @@ def test_asking_for_attention_changes_no_value_and_no_gradient(fields):
         gradients.append([out.detach(), *(p.grad for p in model.parameters())])
     for without, with_ in zip(*gradients, strict=True):
         torch.testing.assert_close(without, with_, rtol=1e-12, atol=1e-13)
-
-
-def test_a_probe_collects_the_slope_of_adding_a_matrix_to_every_channel_of_a_head():
-    torch.manual_seed(0)
-    model = build(MaBertModel, config(layer_pattern="M"))
-    tokens = ids(np.random.default_rng(1), 1, 4)
-    readout = torch.randn(1, 4, 8, dtype=torch.float64)
-    with use_backend("reference"):
-        out = model(torch.as_tensor(tokens), output_attentions=True)
-    (out[0] * readout).sum().backward()
-    slope = out.attentions[0].grad
-    added = torch.zeros(1, 2, 4, 4)
-    added[0, 1, 3, 1] = 1e-4
-    core = model.layers[0].mixer.cores[0]
-    captured = {}
-
-    def add_matrix(module, inputs, output):
-        u, z, *_ = inputs
-        group = torch.arange(u.shape[2]) * 2 // u.shape[2]
-        change = torch.einsum("bcts,bsc->btc", added[:, group].double(), u)
-        captured["used"] = True
-        return output._replace(gated=output.gated + torch.nn.functional.silu(z) * change)
-
-    before = (out[0] * readout).sum()
-    handle = core.register_forward_hook(add_matrix)
-    after = (run(model, tokens) * readout).sum()
-    handle.remove()
-    assert captured["used"]
-    np.testing.assert_allclose(((after - before) / 1e-4).item(), slope[0, 1, 3, 1].item(), rtol=1e-3)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mabert.conversion.watch import Item, Row, packed, packing_of
-from mabert.data.mlm import IGNORE
+from mabert.data.mlm import IGNORED
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
     cut = packed(windows, device)
     found = torch.cat(index).to(device)
     if "labels" in row:
-        cut["labels"] = torch.full_like(cut["input_ids"], IGNORE)
+        cut["labels"] = torch.full_like(cut["input_ids"], IGNORED)
         cut["labels"][0, found] = row["labels"][0]
     return TeacherWindows(
         row=cut,

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from mabert.data.mlm import IGNORE, MlmMasking
+from mabert.data.mlm import IGNORED, MlmMasking
 
 Examples = Sequence[Mapping[str, Any]]
 """Mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may have one value per
@@ -20,7 +20,7 @@ token; `labels` (or `label`, or `label_ids`) may also be one number per example,
 `end_positions` are one number per example."""
 
 # Columns with one value per token, and their padding value; `input_ids` get the tokenizer's padding token instead.
-_FILL = {"input_ids": 0, "labels": -100, "token_type_ids": 0}
+_FILL = {"input_ids": 0, "labels": IGNORED, "token_type_ids": 0}
 _PLACES = ("start_positions", "end_positions")
 # Columns that tokenizers add and no batch keeps; `attention_mask` is read only to refuse padded examples.
 _LEFT_OUT = ("attention_mask", "special_tokens_mask")
@@ -127,7 +127,7 @@ class FlatteningCollator:
 
 def places_of(labels: torch.Tensor) -> torch.Tensor:
     """Returns the places of labels, (batch, time), -100 where a position is not scored, in the flattened batch."""
-    return (labels.flatten() != IGNORE).nonzero().squeeze(1)
+    return (labels.flatten() != IGNORED).nonzero().squeeze(1)
 
 
 def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]:

@@ -71,7 +71,7 @@ class Windows:
         return piece
 
 
-IGNORE = -100
+IGNORED = -100
 _WORD = (1 << 64) - 1
 
 
@@ -132,7 +132,7 @@ class MlmMasking:
         """
         draws = _generator(seed, epoch, example)
         free = np.flatnonzero(~self._special[ids])
-        labels = np.full(len(ids), IGNORE, dtype=np.int64)
+        labels = np.full(len(ids), IGNORED, dtype=np.int64)
         inputs = ids.copy()
         if not len(free):
             return inputs, labels

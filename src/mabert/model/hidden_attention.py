@@ -70,30 +70,6 @@ def hidden_attention(
     return total / torch.bincount(group, minlength=heads).clamp(min=1).view(1, heads, 1, 1)
 
 
-def as_probe(attention: Tensor) -> Tensor:
-    """Returns the same matrices as a leaf that collects a gradient if gradients are on."""
-    return attention.detach().requires_grad_(torch.is_grad_enabled())
-
-
-def read_through(probe: Tensor, u: Tensor) -> Tensor:
-    """Ties a probe to the scan's output without changing a value.
-
-    The result is zero, but its derivative with respect to the probe is that of adding a matrix to every channel of a
-    head, which attention-gradient attributions need. No gradient reaches the parameters this way.
-
-    Args:
-        probe: (batch, heads, time, time), from `as_probe`.
-        u: (batch, time, channel), input of the scan.
-
-    Returns:
-        Zeros, (batch, time, channel), in u's dtype.
-    """
-    change, read = probe - probe.detach(), u.detach().float()
-    sizes = torch.bincount(group_of(u.shape[2], probe.shape[1], torch.device("cpu")), minlength=probe.shape[1]).tolist()
-    parts = [change[:, head] @ part for head, part in enumerate(read.split(sizes, dim=2))]
-    return torch.cat(parts, dim=2).to(u.dtype)
-
-
 def group_of(channels: int, heads: int, device: torch.device) -> Tensor:
     """Returns the head of each channel, int64 (channel,): neighbours, divided as evenly as possible."""
     return torch.arange(channels, device=device) * heads // channels

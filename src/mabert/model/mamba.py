@@ -10,7 +10,7 @@ from transformers import initialization as init
 from transformers.utils import logging
 
 from mabert.model.config import MaBertConfig
-from mabert.model.hidden_attention import as_probe, hidden_attention, read_through
+from mabert.model.hidden_attention import hidden_attention
 from mabert.model.kept import KeepsValues, kept
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import is_tracing
@@ -206,12 +206,7 @@ class MambaMixer(nn.Module):
         heads = self.num_attention_heads if output_attentions else None
         outputs = [core(ũ, z, mask, heads) for core, ũ in zip(self.cores, mixed, strict=True)]
         gated = sum_of([output.gated for output in outputs])
-        if not output_attentions:
-            return self.out_proj(gated), None
-        attention = as_probe(sum_of([output.attention for output in outputs]))
-        mixed_input = sum_of(mixed) / len(mixed)
-        if attention.requires_grad:
-            gated = gated + nn.functional.silu(z) * read_through(attention, mixed_input)
+        attention = sum_of([output.attention for output in outputs]) if output_attentions else None
         return self.out_proj(gated), attention
 
 

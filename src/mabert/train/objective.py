@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from mabert.baselines.family import Family
 from mabert.data.collate import places_of
-from mabert.model.heads import IGNORED
+from mabert.data.mlm import IGNORED
 from mabert.model.mamba import Recurrence
 
 SCORED = "scored_positions"

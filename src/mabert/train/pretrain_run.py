@@ -14,14 +14,13 @@ from mabert.baselines.family import Family
 from mabert.baselines.registry import family_named, family_of
 from mabert.baselines.uses import build, class_for, compile_layers
 from mabert.data.cache import IDS, build_cache
-from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
+from mabert.data.mlm import IGNORED, MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
 from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
 from mabert.machine.precision import warn_of_emulation
 from mabert.model import MaBertConfig
-from mabert.model.heads import IGNORED
 from mabert.opening.opened import Opened, open_model
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.recipe import PretrainRecipe, as_mapping, check_packing, unpad_of

@@ -14,6 +14,7 @@ from mabert.machine.memory import is_out_of_memory
 from mabert.machine.rounds import timed
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
+from mabert.model.heads import IGNORED
 from mabert.model.prepack import PackedLinear
 from mabert.train.objective import at_places, mean_over_scored
 from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
@@ -181,7 +182,7 @@ class TrainingStep:
         self.micro_batch = rows
         self.ids = token_ids(rows, length, self.device)
         scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED
-        labels = self.ids.masked_fill(~scored.to(self.device), -100)
+        labels = self.ids.masked_fill(~scored.to(self.device), IGNORED)
         self.places = places_of(labels)
         self.labels = labels.flatten()[self.places] if self.sparse else labels
 
