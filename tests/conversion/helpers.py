@@ -9,7 +9,7 @@ from transformers import AutoConfig
 import mabert
 from mabert.baselines.uses import class_for
 from mabert.conversion.families import TEACHERS
-from mabert.conversion.run import begun
+from mabert.conversion.resolve import begun
 from mabert.conversion.teacher import check_copy
 from mabert.conversion.watch import packed
 from tests.train.helpers import corpus, tokenizer

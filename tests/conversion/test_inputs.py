@@ -211,7 +211,7 @@ def test_a_teacher_of_pairs_is_asked_about_pairs_alone_and_its_figures_are_of_pa
     monkeypatch.setattr(
         running,
         "measured",
-        lambda known, student, samples, asked: (held.append(samples), measured(known, student, samples, asked))[1],
+        lambda run, student: (held.append(run.samples), measured(run, student))[1],
     )
     file, _ = pairs_table(tmp_path)
     if table:

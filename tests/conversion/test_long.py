@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 import mabert
 from mabert.conversion import agreement, choose, losses, training
-from mabert.conversion import run as running
 from mabert.data.tokenizer import load_tokenizer
 from mabert_lab.report.conversion import render
 from tests.conversion.conftest import made_once
@@ -153,7 +152,7 @@ def test_within_the_teachers_length_windows_change_no_bit(
 
 
 def test_it_is_said_that_windows_teach(tmp_path, monkeypatch, caplog, embedder, long_text):
-    monkeypatch.setattr(running, "read", lambda *given: kill())
+    monkeypatch.setattr("mabert.conversion.resolve.read", lambda *given: kill())
     for length in (POSITIONS, LENGTH):
         caplog.clear()
         with pytest.raises(SystemError):

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mabert.conversion.pieces import SHORTEST, Frame, cut
-from mabert.conversion.run import some
+from mabert.conversion.resolve import some
 from mabert.data.cache import Documents
 
 CLS, SEP, STOP = 1, 2, 3

@@ -13,11 +13,12 @@ from transformers import AutoModel
 import mabert
 from mabert import MaBertForSequenceClassification
 from mabert.cli import main
-from mabert.conversion import agreement, losses, training
+from mabert.conversion import agreement, losses, resolve, training
 from mabert.conversion import run as running
 from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
+from mabert.train.run import RunFolder
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
 from tests.train.helpers import corpus, interrupt, kill
 
@@ -55,7 +56,7 @@ def test_a_result_says_what_was_done(converted):
     assert (outcome["use"], outcome["pattern"]) == ("encoder", "MTM")
     assert sum(stage["steps"] for stage in outcome["stages"].values()) == STEPS
     config = AutoModel.from_pretrained(folder).config
-    assert config.ssm_dt_rank == math.ceil(config.hidden_size / running.STEP_SIZES)
+    assert config.ssm_dt_rank == math.ceil(config.hidden_size / resolve.STEP_SIZES)
     learnt = sum(stage["tokens"] for stage in outcome["stages"].values())
     assert 1000 <= learnt < 1000 + 30
     assert 0.15 < outcome["stages"]["end_to_end"]["tokens"] / learnt < 0.35
@@ -102,9 +103,7 @@ def test_a_stop_at_any_step_changes_no_bit(
     assert not (tmp_path / "out/unfinished").exists()
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [(running, "compare"), (running, "save"), (running.RunFolder, "write_result")]
-)
+@pytest.mark.parametrize(("place", "name"), [(running, "compare"), (running, "save"), (RunFolder, "write_result")])
 def test_a_stop_behind_the_training_changes_no_bit_wherever_teacher_and_text_lie_then(
     tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn, place, name
 ):

@@ -13,7 +13,7 @@ from mabert.baselines.uses import class_for
 from mabert.conversion.choose import layers_kept
 from mabert.conversion.pieces import cut
 from mabert.conversion.recipe import ConversionRecipe, at_depth
-from mabert.conversion.run import begun, changes_of, read
+from mabert.conversion.resolve import begun, changes_of, read
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
 from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources

@@ -1,0 +1,262 @@
+"""What a conversion resolves to before it begins: teacher, pieces of text, schedule, folder."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from mabert.baselines.uses import Use
+from mabert.conversion import choose
+from mabert.conversion.initial import begin_from
+from mabert.conversion.pieces import Frame, Pieces, cut, frames_of, read_pairs
+from mabert.conversion.recipe import ConversionRecipe, checked_pattern
+from mabert.conversion.teacher import Teacher, open_teacher, student_of, use_of, weights_hash
+from mabert.conversion.watch import Item
+from mabert.data.cache import IDS, Documents, build_cache
+from mabert.data.encode import check_list
+from mabert.data.tokenizer import fingerprint
+from mabert.files.places import default_cache
+from mabert.files.reading import digest
+from mabert.machine.precision import resolve_precision, warn_of_emulation
+from mabert.opening.opened import Model
+from mabert.train.run import RunFolder
+from mabert.train.trainer import joined
+
+logger = logging.getLogger(__name__)
+
+FREE = ("resolved.processes",)
+"""Settings that may change when a conversion is resumed."""
+
+HELD_OUT = 60_000
+"""Tokens of text held out from learning, to compare teacher and student on; at most a tenth."""
+
+STEP_SIZES = 6
+"""Width divided by the rank r of the step sizes Δ. Mamba-1 has 16; in place of attention a higher rank learns better
+(benchmarks/LOG.md)."""
+
+SURVEYED, TYPICAL = 4_000, 512
+"""Held-out tokens on which layers' importance is measured, and tokens of the longest text among them."""
+
+BEYOND = "the teacher has positions for {0:,} tokens; longer texts are taught in windows of {0:,} tokens"
+"""Logged if texts may be longer than the teacher reads."""
+
+BOTH = "{} does not say whether it reads texts or pairs of texts, so both are learnt; --pairs or --no-pairs says which"
+"""Logged if a classifier's folder does not say what it reads."""
+
+
+@dataclass(frozen=True)
+class ConversionRun:
+    """A conversion that may begin: its folder is claimed, and nothing about it is decided later.
+
+    Attributes:
+        asked: The settings.
+        known: The teacher.
+        folder: The student's folder.
+        request: What determines the run, as the folder records it.
+        pattern: The student's schedule.
+        importance: The loss without the attention of each of the teacher's layers.
+        pieces: What is learnt.
+        samples: What is held out.
+        bf16: Whether both compute in bf16.
+        writes: Whether this process is the one that writes.
+        progress: Whether to show progress.
+        resume: Whether earlier stages go on.
+        result: The content of `result.json` if the run was finished before.
+    """
+
+    asked: ConversionRecipe
+    known: Teacher
+    folder: RunFolder
+    request: dict[str, Any]
+    pattern: str
+    importance: list[float]
+    pieces: Pieces
+    samples: Pieces
+    bf16: bool
+    writes: bool
+    progress: bool
+    resume: bool
+    result: dict[str, Any] | None
+
+    def student(self) -> Any:
+        """Makes the untrained student."""
+        known = self.known
+        return begun(known.model, known.copy, known.use, changes_of(known, self.pattern, self.asked))
+
+
+def resolve(
+    teacher: Model,
+    texts: Sequence[str | Path],
+    output: str | Path,
+    asked: ConversionRecipe,
+    *,
+    resume: bool,
+    columns: tuple[str, str | None],
+    pairs: bool | None,
+    progress: bool,
+) -> ConversionRun:
+    """Resolves a conversion and claims its folder; arguments and errors are those of `mabert.convert`, `columns` the
+    column of the text, and of a pair's second text or None."""
+    pair_column = columns[1]
+    if pair_column is not None and pairs is False:
+        raise ValueError(f"pairs is off, and pair_column is {pair_column!r}; leave one of them out")
+    if not isinstance(texts, str | Path):
+        check_list(texts, "texts", "a list of files")
+    texts = [texts] if isinstance(texts, str | Path) else list(texts)
+    if not texts:
+        raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
+    opened = open_teacher(teacher)
+    use_of(opened)
+    folder = RunFolder(output, FREE)
+    processes = joined(asked.precision)
+    writes, precision = processes.is_main_process, resolve_precision(asked.precision)
+    request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
+    given = {"pairs": pairs, "pair_column": pair_column}
+    request |= {name: value for name, value in given.items() if value is not None}
+    if writes:
+        warn_of_emulation(asked.precision)
+        folder.check(request, resume)
+    known = Teacher.at(opened)
+    wanted = checked_pattern(asked.pattern, known.copy.config.num_hidden_layers)
+    frames = frames_of(known.place, known.use, known.reader, known.sentences, True if pair_column else pairs)
+    for line in warnings_of(known, frames, asked.length):
+        if writes:
+            logger.warning(line)
+    pieces, samples, corpus = learnt_from(texts, known, frames, asked, columns, progress)
+    pattern, importance = chosen_pattern(wanted, known.copy, samples)
+    request["resolved"] = {
+        "weights": weights_hash(known.copy),
+        "vocabulary": fingerprint(known.tokenizer),
+        "corpus": corpus,
+        "pattern": pattern,
+        "precision": precision,
+        "processes": processes.num_processes,
+    }
+    if writes:
+        folder.claim(request, resume)
+    result = folder.result() if resume else None
+    bf16 = precision == "bf16"
+    return ConversionRun(
+        asked, known, folder, request, pattern, importance, pieces, samples, bf16, writes, progress, resume, result
+    )
+
+
+def warnings_of(known: Teacher, frames: Sequence[Frame], length: int) -> list[str]:
+    """Returns a warning for each thing that a user may not expect of what a student learns from.
+
+    Raises:
+        ValueError: If pairs are to be longer than the teacher reads.
+    """
+    kinds = {frame.is_pair for frame in frames}
+    longer = length > known.longest
+    if longer and kinds == {True}:
+        raise ValueError(
+            f"length is {length:,}; the teacher reads pairs of up to {known.longest:,} tokens: ask for that"
+        )
+    return [BOTH.format(known.place)] * (len(kinds) == 2) + [BEYOND.format(known.longest)] * longer
+
+
+def learnt_from(
+    texts: Sequence[str | Path],
+    known: Teacher,
+    frames: Sequence[Frame],
+    asked: ConversionRecipe,
+    columns: tuple[str, str | None],
+    progress: bool,
+) -> tuple[Pieces, Pieces, str]:
+    """Returns the pieces to learn from, those held out, and what identifies the corpus.
+
+    Args:
+        texts: Files, folders or hub data sets; tables of pairs if `columns` has two.
+        known: The teacher.
+        frames: What stands around texts.
+        asked: Settings of the conversion.
+        columns: Column of the text, and of a pair's second text or None.
+        progress: Whether to show progress.
+    """
+    first, second = columns
+    how: dict[str, Any] = {"length": asked.length, "seed": asked.seed}
+    if second is not None:
+        (frame,) = frames
+        how |= {"frame": frame, "tokens": asked.tokens, "held_out": HELD_OUT}
+        return read_pairs(texts, known.reader, (first, second), **how)
+    training, held = read(texts, known.reader, asked, first, progress)
+    how |= {"frames": frames, "longest_pair": min(asked.length, known.longest)}
+    corpus = "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training)
+    pieces = cut(training, known.reader, tokens=asked.tokens, **how)
+    return pieces, cut(held, known.reader, tokens=None, **how), corpus
+
+
+def read(
+    texts: Sequence[str | Path],
+    tokenizer: PreTrainedTokenizerFast,
+    asked: ConversionRecipe,
+    text_column: str,
+    progress: bool,
+) -> tuple[list[Documents], list[Documents]]:
+    """Tokenises as much of each source as may be needed; returns training documents and held-out ones."""
+    wanted = -(-asked.tokens // len(texts)) + HELD_OUT
+    caches = [
+        build_cache(
+            str(text),
+            tokenizer,
+            default_cache(),
+            text_column=text_column,
+            max_tokens=wanted + wanted // 10,
+            progress=progress,
+        )
+        for text in texts
+    ]
+    parts = [cache.split(min(0.1, HELD_OUT / len(texts) / len(cache.ids))) for cache in caches]
+    return [training for training, _ in parts], [held for _, held in parts]
+
+
+def some(pieces: Pieces, tokens: int, longest: int) -> list[Item]:
+    """Returns the first pieces, `tokens` in all, of at most `longest` tokens, so that a few long ones do not dominate.
+
+    If all pieces are longer, takes from all.
+    """
+    lengths = np.array(pieces.lengths)
+    chosen = np.flatnonzero(lengths <= longest) if lengths.min() <= longest else np.arange(len(lengths))
+    enough = int(np.searchsorted(lengths[chosen].cumsum(), tokens)) + 1
+    return [pieces[index] for index in chosen[:enough]]
+
+
+def chosen_pattern(wanted: str, copy: Any, samples: Pieces) -> tuple[str, list[float]]:
+    """Returns the wanted schedule, or for `auto` the one that a survey of the teacher's attention chooses, and the loss
+    without the attention of each layer; warns of layers whose attention it should keep."""
+    survey = choose.Survey(copy.base_model, some(samples, SURVEYED, TYPICAL))
+    lost = survey.importance()
+    if wanted == "auto":
+        return survey.pattern(), lost
+    for line in choose.warnings_of(wanted, lost):
+        logger.warning(line)
+    return wanted, lost
+
+
+def begun(model: PreTrainedModel, copy: Any, use: Use, changes: dict[str, Any]) -> Any:
+    """Makes the untrained student: the teacher's weights, and cores initialized near the attention they replace."""
+    student: Any = student_of(model, use, **changes)
+    for block, before in zip(student.base_model.layers, copy.base_model.layers, strict=True):
+        if hasattr(block, "mixer"):
+            begin_from(block.mixer, before.attention)
+    return student
+
+
+def changes_of(known: Teacher, pattern: str, asked: ConversionRecipe) -> dict[str, Any]:
+    """Returns the fields of the student's configuration that do not follow from the teacher's."""
+    changes: dict[str, Any] = {
+        "layer_pattern": pattern,
+        "ssm_direction": asked.direction,
+        "ssm_expand": asked.expand,
+        "ssm_dt_rank": -(-known.copy.config.hidden_size // STEP_SIZES),
+        "max_position_embeddings": max(asked.length, known.longest),
+    }
+    if known.sentences is not None:
+        changes |= {"pooling": known.sentences.pooling, "normalize": known.sentences.normalize}
+    return changes
