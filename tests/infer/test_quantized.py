@@ -13,7 +13,7 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.opening.extend import extend
 from mabert.opening.opened import open_model
 from mabert.opening.weights import check_finite, parts_of
-from mabert.train.pretrain_run import started_config
+from mabert.train.pretrain_run import model_config
 from tests.train.helpers import recipe
 
 
@@ -76,7 +76,7 @@ def test_what_would_change_the_weights_is_refused(quantized, tmp_path, change):
     changes = {
         "train": lambda: open_model(quantized).with_new_head(),
         "extend": lambda: extend(quantized, 512, tmp_path / "longer"),
-        "start": lambda: started_config(plan, load_tokenizer(str(quantized)), open_model(quantized)),
+        "start": lambda: model_config(plan, load_tokenizer(str(quantized)), open_model(quantized)),
     }
     with pytest.raises(
         ValueError, match=rf"^{quantized} holds quantized weights, which can be neither trained nor ext"

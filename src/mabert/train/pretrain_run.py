@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +12,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 
 from mabert.baselines.family import Family
-from mabert.baselines.registry import family_named, family_of
+from mabert.baselines.registry import family_named
 from mabert.baselines.uses import build, class_for, compile_layers
 from mabert.data.cache import IDS, build_cache
+from mabert.data.corpus import Source
 from mabert.data.mlm import IGNORED, MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
 from mabert.files.places import default_cache
@@ -122,12 +124,13 @@ def resolve(
         folder.check(request, resume)
     checkpoint = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
     opened = None if recipe.start_from is None else open_model(recipe.start_from)
+    sources = recipe.data.readable()
     origin = "given by the caller"
     if tokenizer is None:
         asked = recipe.tokenizer or (None if opened is None else str(opened.place))
         before = folder.resolved().get("tokenizer") if resume else None
         cache = Path(recipe.data.cache or default_cache())
-        tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, before)
+        tokenizer, origin = find_tokenizer(family, asked, sources, cache, before)
     config = model_config(recipe, tokenizer, opened)
     batch = bytes_of_batch(recipe, config, arguments.bf16)
     check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch)
@@ -136,7 +139,7 @@ def resolve(
         tokenizer.model_max_length = longest
     # Loaded first, so that missing weights fail before hours of tokenising.
     start = None if opened is None else started_model(opened.of(config))
-    data = prepare_data(recipe, tokenizer, progress)  # the process that tokenises shows it
+    data = prepare_data(recipe, sources, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
         "tokenizer": origin,
@@ -212,20 +215,24 @@ def model_config(
         ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
             start from is of another family, or the fields make no valid model.
     """
-    config = new_config(recipe, tokenizer) if start is None else started_config(recipe, tokenizer, start)
+    family = family_named(recipe.architecture)
+    if start is None:
+        config = new_config(recipe.model, family, tokenizer)
+    else:
+        config = started_config(recipe, family, tokenizer, start)
     check_packing(recipe.training.packing, config)
     if isinstance(config, MaBertConfig):
         config.unpad = unpad_of(recipe.training.packing)
-    longest, limit = max(stage.length for stage in recipe.stages), family_of(config).longest(config)
+    longest, limit = max(stage.length for stage in recipe.stages), family.longest(config)
     if limit is not None and longest > limit:
         more = f"; `mabert extend {start.place}` gives it more" if start is not None else ""
         raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}{more}")
     return config
 
 
-def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+def new_config(fields: Mapping[str, Any], family: Family, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
     """Returns the configuration of a new model; errors are those of `model_config`."""
-    family, asked = family_named(recipe.architecture), dict(recipe.model)
+    asked = dict(fields)
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
         raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
@@ -245,11 +252,13 @@ def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> Pr
     return config
 
 
-def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened) -> PreTrainedConfig:
+def started_config(
+    recipe: PretrainRecipe, family: Family, tokenizer: PreTrainedTokenizerFast, start: Opened
+) -> PreTrainedConfig:
     """Returns the configuration of the starting model with the recipe's changes; raises what `model_config` does."""
-    place, family = start.place, start.family
-    if family.name != recipe.architecture:
-        raise ValueError(f"architecture is {recipe.architecture!r}, and {place} is a {family.name}")
+    place = start.place
+    if start.family is not family:
+        raise ValueError(f"architecture is {family.name!r}, and {place} is a {start.family.name}")
     try:
         config = start.changed(**family.own_dropout(recipe.model)).config
     except ValueError as error:
@@ -283,7 +292,9 @@ def started_model(start: Opened) -> PreTrainedModel:
     return model
 
 
-def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, progress: bool) -> PretrainData:
+def prepare_data(
+    recipe: PretrainRecipe, sources: list[Source], tokenizer: PreTrainedTokenizerFast, progress: bool
+) -> PretrainData:
     """Tokenises the text (or reuses the cache) and lays out the stages.
 
     Raises:
@@ -292,7 +303,7 @@ def prepare_data(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, pro
     about, training = recipe.data, recipe.training
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
     folder = about.cache or default_cache()
-    cache = build_cache(about.readable(), tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
+    cache = build_cache(sources, tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
     learnt, held_out = cache.split(about.held_out, seed=0)
     stages = [
         (Windows(learnt, stage.length, about.windows), steps * training.batch_size)
