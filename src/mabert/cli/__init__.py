@@ -13,8 +13,7 @@ from safetensors import SafetensorError
 
 from mabert import __version__
 from mabert.cli.command import Draw, Parser, complain, draw_nothing
-from mabert.cli.convert import add_convert
-from mabert.cli.export import add_export
+from mabert.cli.convert import add_convert, add_export
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain
 from mabert.extras import lacking

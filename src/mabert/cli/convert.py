@@ -1,4 +1,4 @@
-"""`mabert convert`: converts an encoder to a MaBERT."""
+"""`mabert convert` and `mabert export`."""
 
 import argparse
 import re
@@ -125,3 +125,25 @@ def run_convert(options: argparse.Namespace) -> None:
         for line in options.draw("convert", result, Path(options.output)):
             say(line)
         say(f"{options.output}: a MaBERT, ready to use")
+
+
+def add_export(commands: Any) -> None:
+    """Export."""
+    added = command(
+        commands, "export", run_export, "write a model in float32 as ONNX, for OpenVINO, or for torch alone"
+    )
+    added.add_argument("model", help="model folder or hub name: MaBERT, BERT, RoBERTa, ...")
+    added.add_argument("-o", "--output", required=True, help="folder to write: the graph, configuration and tokenizer")
+    added.add_argument("--to", choices=("onnx", "openvino", "torch"), default="onnx", help="format [%(default)s]")
+
+
+def run_export(options: argparse.Namespace) -> None:
+    """`mabert export`."""
+    from mabert.files.places import find
+
+    options.model = find(options.model)
+    load_libraries()
+    from mabert.exporting import export
+
+    written = export(options.model, options.output, options.to)
+    say(f"{written.file}: {written.runtime} and PyTorch differ by {written.difference:.1e} of the largest output")

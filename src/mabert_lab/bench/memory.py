@@ -1,11 +1,14 @@
-"""Limits and measures the memory of a process, as the system counts it."""
+"""The memory of a process, as the system counts it, and the rate at which a device copies."""
 
 import contextlib
 import ctypes
 import sys
 from pathlib import Path
 
+import torch
+
 from mabert.machine.memory import field_of, group_memory
+from mabert.machine.rounds import timed
 
 SHARE = 0.85
 """Share of the free memory at the start of a cell that its model may take."""
@@ -44,3 +47,26 @@ def forget_peak() -> bool:
     except OSError:
         return False
     return True
+
+
+_COPIED_BYTES = 256 << 20
+_SAMPLES = 7
+
+
+def copy_rate(device: str) -> float:
+    """Returns the best bytes per second, read and written together, in a few copies of 256 MiB, more than any cache."""
+    source = torch.ones(_COPIED_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+        synchronise(device)
+
+    copy()
+    return 2 * source.nbytes / min(timed(copy) for _ in range(_SAMPLES))
+
+
+def synchronise(device: str) -> None:
+    """Waits for a GPU to finish."""
+    if device == "cuda":
+        torch.cuda.synchronize()

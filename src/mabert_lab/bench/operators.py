@@ -22,7 +22,7 @@ from torch.nn.functional import conv1d, silu, softplus
 from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
-from mabert_lab.bench.limits import copy_rate, synchronise
+from mabert_lab.bench.memory import copy_rate, synchronise
 from mabert_lab.bench.results import measured_on, record, table, three_digits
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4

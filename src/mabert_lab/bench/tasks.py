@@ -18,7 +18,7 @@ from mabert.model.heads import IGNORED
 from mabert.model.prepack import PackedLinear
 from mabert.train.objective import at_places, mean_over_scored
 from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
-from mabert_lab.bench.limits import synchronise
+from mabert_lab.bench.memory import synchronise
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
 from mabert_lab.bench.runtimes import RUNTIMES
 

@@ -7,8 +7,7 @@ from typing import Any
 from mabert import cli
 from mabert.extras import lacking
 from mabert.files.writing import write_text
-from mabert_lab.cli.measure import add_bench, add_demo
-from mabert_lab.cli.report import add_report
+from mabert_lab.cli.measure import add_bench, add_demo, add_report
 from mabert_lab.cli.study import add_study
 
 COMMANDS = (add_demo, add_bench, add_study, add_report)

@@ -1,4 +1,4 @@
-"""`mabert demo` and `mabert bench`: results on this machine."""
+"""`mabert bench`, `mabert report` and `mabert demo`."""
 
 import argparse
 import re
@@ -219,3 +219,29 @@ def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
         counts = load_tokenizer(tokenizer)(read_texts(file), return_length=True, verbose=False)["length"]
         found[name] = [int(count) for count in counts]
     return found
+
+
+def add_report(commands: Any) -> None:
+    """The report."""
+    added = command(commands, "report", run_report, "compare studies and measurements with the paper, claim by claim")
+    added.add_argument("paths", nargs="+", metavar="PATH", help="JSON results, or folders to search for them")
+    added.add_argument(
+        "-o",
+        "--output",
+        default="report.html",
+        help="page to write, with a .md file and a folder beside it [%(default)s]",
+    )
+
+
+def run_report(options: argparse.Namespace) -> None:
+    """`mabert report`."""
+    from mabert_lab.report.sources import find
+    from mabert_lab.report.whole import write_report
+
+    found = find(options.paths)
+    page, text, *others = write_report(found, Path(options.output))
+    for reason in found.left_out:
+        say(f"left out: {reason}")
+    say(f"{page}: the report")
+    say(f"{text}: the same as Markdown")
+    say(f"{page.with_suffix('')}: {len(others)} files, figures as .svg and all numbers as .csv")

@@ -86,8 +86,7 @@ def run_grid(options: argparse.Namespace) -> None:
     if not options.dry_run:
         import_ahead("mabert_lab.study.work")  # imported meanwhile: it takes as long as this process's own imports
     load_libraries()
-    from mabert_lab.study.plan import Planner
-    from mabert_lab.study.precision import at_another_precision, emulated_precision
+    from mabert_lab.study.plan import Planner, at_another_precision, emulated_precision
 
     fields = list(options.fields)
     if options.text:
@@ -187,10 +186,9 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.model.config import MaBertConfig
     from mabert.opening.opened import open_model
     from mabert_lab.bench.results import path_of, write
-    from mabert_lab.report.charts import drift_chart
     from mabert_lab.report.document import markdown
     from mabert_lab.report.drift import drift_tables
-    from mabert_lab.report.figures import on_paper
+    from mabert_lab.report.figures import drift_chart, on_paper
     from mabert_lab.study.drift import LENGTHS, drift, unfinished_file
 
     data = GLUE if options.data is None else options.data

@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report import charts, paper
+from mabert_lab.report import figures, paper
 from mabert_lab.report.document import MISSING, Page, page, table
-from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, ratio, spans
-from mabert_lab.report.machine import code_of, machine_of
+from mabert_lab.report.efficiency import DTYPES, MEASURES, NAMES, Condition, Results, code_of, machine_of, ratio, spans
 from mabert_lab.report.study_section import papers_table
 
 PROFILES = {
@@ -37,7 +36,7 @@ def efficiency_page(results: Results) -> Page:
     """Makes a page of all tables and figures."""
     about: dict[str, Any] = {
         "efficiency": sys.modules[__name__],
-        "charts": charts,
+        "figures": figures,
         "paper": paper,
         "papers_table": papers_table,
     }

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_averages
 from mabert_lab.report.document import FLAG, MISSING, table, with_best
+from mabert_lab.report.figures import arm_averages
 from mabert_lab.report.statistics import LEAST_PAIRS, LEVEL, NO_SCORES, Difference, averages, difference, summary
 from mabert_lab.report.studies import Arm, Study, percent
 

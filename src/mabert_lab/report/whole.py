@@ -8,14 +8,13 @@ from typing import Any
 import pandas as pd
 from markupsafe import escape
 
-from mabert_lab.report import charts, drift, efficiency_section, paper, study_section
+from mabert_lab.report import drift, efficiency_section, figures, paper, study_section
 from mabert_lab.report.claims_section import claim_tables, judged_claims
 from mabert_lab.report.document import FLAG, MISSING, Page, page, plain, table, with_best
-from mabert_lab.report.efficiency import NAMES
+from mabert_lab.report.efficiency import NAMES, code_of, machine_of
 from mabert_lab.report.efficiency_section import flat_rows, letters
 from mabert_lab.report.figures import on_paper
 from mabert_lab.report.judge import LIMITS, METHOD
-from mabert_lab.report.machine import code_of, machine_of
 from mabert_lab.report.sources import Found
 from mabert_lab.report.statistics import LEAST_PAIRS
 from mabert_lab.report.study_section import papers_table, seeds
@@ -54,7 +53,7 @@ def report(found: Found, folder: str = "") -> Page:
         method=METHOD,
         limits=LIMITS,
         origins=_origins(found),
-        charts=charts,
+        figures=figures,
         drift=drift,
         efficiency=efficiency_section,
         paper=paper,

@@ -11,7 +11,7 @@ import torch
 
 from mabert_lab import cli
 from mabert_lab.bench import operators
-from mabert_lab.bench.limits import copy_rate
+from mabert_lab.bench.memory import copy_rate
 
 
 class Off(torch.autograd.Function):
@@ -90,8 +90,8 @@ def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(
 
 
 def test_the_copy_rate_counts_both_ways(monkeypatch):
-    monkeypatch.setattr("mabert_lab.bench.limits.timed", lambda copy: (copy(), 0.5)[1])
-    monkeypatch.setattr("mabert_lab.bench.limits._COPIED_BYTES", 1024)
+    monkeypatch.setattr("mabert_lab.bench.memory.timed", lambda copy: (copy(), 0.5)[1])
+    monkeypatch.setattr("mabert_lab.bench.memory._COPIED_BYTES", 1024)
     assert copy_rate("cpu") == 2 * 1024 / 0.5
 
 

@@ -10,10 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.tokenizer import load_tokenizer
-from mabert_lab.bench import longtexts, rankers
-from mabert_lab.bench.longtexts import by_first_sentence, by_late_sentence, by_second_half, hide, searches_of
+from mabert_lab.bench import rankers, retrieval
 from mabert_lab.bench.rankers import ByBm25, ByTfIdf, grouped, rankers_of
-from mabert_lab.bench.retrieval import measured, places_of
+from mabert_lab.bench.retrieval import (
+    by_first_sentence,
+    by_late_sentence,
+    by_second_half,
+    hide,
+    measured,
+    places_of,
+    searches_of,
+)
 from mabert_lab.cli import main
 from tests.conversion.helpers import saved_teacher
 from tests.train.helpers import WORDS
@@ -37,10 +44,10 @@ def prose(number, words=120, seed=0):
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setenv("MABERT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(longtexts, "ARTICLES", 4)
-    monkeypatch.setattr(longtexts, "WORDS", (50, 200))
-    monkeypatch.setattr(longtexts, "FACTS", 3)
-    monkeypatch.setattr(longtexts, "LENGTHS", (40, 90))
+    monkeypatch.setattr(retrieval, "ARTICLES", 4)
+    monkeypatch.setattr(retrieval, "LENGTH_IN_WORDS", (50, 200))
+    monkeypatch.setattr(retrieval, "FACTS", 3)
+    monkeypatch.setattr(retrieval, "LENGTHS", (40, 90))
     monkeypatch.setattr(rankers, "READS", READS)
 
 
@@ -56,7 +63,7 @@ def test_the_first_sentence_and_the_rest_are_the_article(sentences):
     search = by_first_sentence(articles)
     for whole, query, text in zip(articles, search.queries, search.texts, strict=True):
         assert f"{query} {text}".split() == whole.split()
-        assert len(query.split()) >= longtexts.QUERY or not text
+        assert len(query.split()) >= retrieval.QUERY or not text
 
 
 @settings(max_examples=50)
@@ -78,7 +85,7 @@ def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
         lines = whole.split("\n")
         late = [n for n in range(len(lines) // 2, len(lines)) if lines[n] == query]
         assert any(text == " ".join([*lines[:n], *lines[n + 1 :]]) for n in late)
-        long = [line for line in lines[len(lines) // 2 :] if len(line.split()) >= longtexts.QUERY]
+        long = [line for line in lines[len(lines) // 2 :] if len(line.split()) >= retrieval.QUERY]
         assert query in long or not long
 
 
@@ -86,9 +93,9 @@ def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
 @given(st.integers(0, 1000), st.sampled_from([40, 256, 1000]))
 def test_a_hidden_fact_is_in_its_own_text_alone_between_sentences(seed, length):
     for search in hide(length, prose(3), random.Random(seed)):
-        assert len(set(search.queries)) == len(search.queries) == len(search.texts) == longtexts.FACTS
+        assert len(set(search.queries)) == len(search.queries) == len(search.texts) == retrieval.FACTS
         for number, (query, text) in enumerate(zip(search.queries, search.texts, strict=True)):
-            assert len(text.split()) == round(length * longtexts.WORDS_A_TOKEN)
+            assert len(text.split()) == round(length * retrieval.WORDS_A_TOKEN)
             name = next(
                 part for part in (query.split(" of ")[-1].strip("?"), " ".join(query.split()[2:4])) if part in text
             )

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import arm_averages, arm_chart, pretraining_chart
 from mabert_lab.report.document import FLAG, MISSING
 from mabert_lab.report.evidence import verdicts
+from mabert_lab.report.figures import arm_averages, arm_chart, pretraining_chart
 from mabert_lab.report.judge import UNMEASURED
 from mabert_lab.report.sources import Found
 from mabert_lab.report.studies import read_study

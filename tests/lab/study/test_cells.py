@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 
 from mabert_lab.study import plan as plans
-from mabert_lab.study import precision
 from mabert_lab.study.cells import CellFiles
-from mabert_lab.study.plan import cells_of
-from mabert_lab.study.precision import at_another_precision, emulated_precision
+from mabert_lab.study.plan import at_another_precision, cells_of, emulated_precision
 from tests.lab.study.helpers import changed, planned, scale, world
 from tests.train.helpers import tokenizer
 
@@ -228,7 +226,7 @@ def test_the_columns_of_large_tasks_are_read_at_once(tmp_path):
 
 @pytest.mark.parametrize("here", ["float32", "bfloat16"])
 def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(tmp_path, monkeypatch, here):
-    monkeypatch.setattr(precision, "fast_dtype", lambda: here)
+    monkeypatch.setattr(plans, "fast_dtype", lambda: here)
     fields = changed(world(tmp_path), (*TRAINING, "precision"), "bf16")
     root = tmp_path / "root"
 

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from mabert_lab import cli
-from mabert_lab.study import precision
+from mabert_lab.study import plan as plans
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.progress import StudyProgress, show_plan
 from mabert_lab.study.runner import Status
@@ -58,7 +58,7 @@ def test_a_dry_run_on_the_command_line_lists_the_cells_and_begins_nothing(tmp_pa
     for cell in plan.cells.values():
         assert f"{cell.name} {cell.title} {cell.steps:,} {cell.parameters:,}" in out
     assert not (tmp_path / "root/cells").exists()
-    monkeypatch.setattr(precision, "fast_dtype", lambda: "float32")
+    monkeypatch.setattr(plans, "fast_dtype", lambda: "float32")
     assert cli.main([*arguments, "pretrain.training.precision=bf16"]) == 0
     assert "mabert: pretrain.training.precision: bf16, for which this machine has no" in capsys.readouterr().err
 
