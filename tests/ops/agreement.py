@@ -26,8 +26,8 @@ def assert_agrees(case: Case, backend: str = "cpu", device: str = "cpu") -> None
     if min(u.shape[2], *(int(found.count_nonzero()) for found in expected.values())) < 32:
         # Where a gradient has few numbers, which are sums over steps or channels, all may cancel to nearly nothing, and
         # what rounding leaves of them is then no share of them. So may those of B at few steps, as where the others
-        # are masked: at one, each is the same sum over channels, times C's number. The same sums with other signs tell how large
-        # they are when they do not cancel.
+        # are masked: at one, each is the same sum over channels, times C's number. The same sums with other signs tell
+        # how large they are when they do not cancel.
         for _ in range(2):
             signs = torch.randint(0, 2, u.shape, generator=generator) * 2 - 1
             others.append(case.in_float64().run_with_gradients(grad * signs.to(u.device), "reference"))
