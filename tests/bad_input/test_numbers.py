@@ -12,11 +12,11 @@ import pytest
 from transformers import BertConfig, BertModel
 
 from mabert import MaBertConfig
-from mabert.bounds import RANGES, Range
 from mabert.cli import parser
-from mabert.cli.command import Ranged
 from mabert.machine import memory
 from mabert.model.config import make_config
+from mabert.schema.check import check
+from mabert.schema.ranges import RANGES, Range
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, MaskingRecipe, PretrainRecipe, Stage, TrainingRecipe
 from mabert_lab.cli import COMMANDS
 from tests.bad_input.conftest import hashes
@@ -54,7 +54,7 @@ def test_every_number_of_an_option_has_a_range():
             if isinstance(action, argparse._SubParsersAction):
                 for each in action.choices.values():
                     yield from options(each)
-            elif action.type in (int, float) and not isinstance(action, Ranged):
+            elif action.type in (int, float):
                 yield f"{top.prog} {action.dest}"
 
     assert list(options(parser(COMMANDS))) == []
@@ -221,6 +221,6 @@ def test_a_range_says_what_it_takes():
     assert str(Range(1, 2**32)) == "at least 1 and at most 4294967296"
     for value in (float("nan"), float("inf"), True, "1", None):
         with pytest.raises(ValueError, match=r"it is .*; it must be"):
-            Range(0, 10**400).check(value, "it")
-    with pytest.raises(ValueError, match="hidden_size is None; it must be int"):
+            check(Annotated[int, Range(0, 10**400)], value, "it")
+    with pytest.raises(ValueError, match="hidden_size is None; it must be a whole number"):
         make_config(hidden_size=None)

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mabert.baselines import attention
 from mabert.machine.memory import check_fits, parameters_of
-from mabert.model.config import MaBertConfig, in_words, make_config
+from mabert.model.config import MaBertConfig, make_config, make_config_of
 from mabert.model.embeddings import stretch
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
@@ -56,10 +55,7 @@ class Family:
 
     def base_config(self, **changes: Any) -> PreTrainedConfig:
         """Returns the configuration of the published model of base size with some fields changed."""
-        try:
-            return AutoConfig.for_model(self.model_type, **{**self.base, **changes})
-        except (StrictDataclassError, TypeError) as error:
-            raise ValueError(f"model: {in_words(error)}") from error
+        return make_config_of(CONFIG_MAPPING[self.model_type], {**self.base, **changes})
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
         """Checks whether outputs for texts of these lengths depend on the rest of the batch by more than rounding.

@@ -6,11 +6,11 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mabert.bounds import Range
+from mabert.schema.check import check, hints_of
+from mabert.schema.ranges import OneOrMore, alternatives
 
 Draw = Callable[[str, dict[str, Any], Path], Iterator[str]]
 """Draws the result of the named subcommand into a folder; yields a line for each thing drawn."""
@@ -28,27 +28,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {' '.join(message.split())[:300]}; see {self.prog} --help\n")
 
 
-class Ranged(argparse.Action):
-    """Stores numbers within a range.
+def number(hint: Any) -> dict[str, Any]:
+    """Returns how argparse reads an option of an annotated number."""
+    kind = typing.get_args(hint)[0]
 
-    Args:
-        range: Range that each number must be in.
-        named: Arguments of argparse.Action.
-    """
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = text
+        try:
+            return check(hint, value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
 
-    def __init__(self, range: Range, **named: Any) -> None:
-        super().__init__(**named)
-        self.range = range
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        for value in values if isinstance(values, list) else [values]:
-            self.range.check(value, str(option_string))
-        setattr(namespace, self.dest, values)
-
-
-def within(range: Range) -> Any:
-    """Returns the action of an option for numbers within a range; argparse takes a partial class, its stubs do not."""
-    return partial(Ranged, range)
+    return {"type": read}
 
 
 def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> None:
@@ -61,22 +55,21 @@ def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> No
         option: Its name on the command line.
         text: Help, to which the default is added.
     """
+    hint = hints_of(recipe)[name]
     default = next(field.default for field in dataclasses.fields(recipe) if field.name == name)
-    hint = typing.get_type_hints(recipe, include_extras=True)[name]
     if hint is bool:
         group.add_argument(option, dest=name, action="store_true", help=text)
         return
     how: dict[str, Any] = {"dest": name, "default": default}
-    how["help"] = text if default is None else f"{text} [%(default)s]".strip()
-    hint = next(each for each in typing.get_args(hint) if each is not type(None)) if default is None else hint
-    if typing.get_origin(hint) is list:
-        how["nargs"], (hint,) = "+", typing.get_args(hint)
+    how["help"] = text if default is None or "[" in text else f"{text} [%(default)s]".strip()
+    hint = alternatives(hint)[0]
+    if OneOrMore() in getattr(hint, "__metadata__", ()):
+        how["nargs"], (hint,) = "+", typing.get_args(typing.get_args(hint)[0])
     if typing.get_origin(hint) is typing.Literal:
         how["choices"] = typing.get_args(hint)
-    else:
+    elif hint is not str:
         how["metavar"] = option.removeprefix("--").replace("-", "_").upper()
-        how["type"], range = typing.get_args(hint)
-        how["action"] = within(range)
+        how |= number(hint)
     group.add_argument(option, **how)
 
 

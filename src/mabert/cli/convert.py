@@ -1,15 +1,27 @@
 """`mabert convert` and `mabert export`."""
 
 import argparse
-import re
 from pathlib import Path
 from typing import Any
 
-from mabert.bounds import BATCH, EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
-from mabert.cli.command import command, load_libraries, say, within
+from mabert.cli.command import add_field, command, load_libraries, say
+from mabert.conversion.recipe import ConversionRecipe
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
+FIELDS = {
+    "pattern": "layers: letters M (Mamba) and T (attention), repeated to the teacher's depth; auto measures which "
+    "attention layers matter most and keeps those",
+    "tokens": "number of tokens to learn from, such as 400K or 6M [2M]",
+    "length": "tokens of the longest text that the MaBERT reads; may be more than the teacher's",
+    "direction": "direction in which the Mamba cores read",
+    "expand": "channels of a Mamba core, as a multiple of the width",
+    "end_to_end": "share of the tokens that trains the whole model, after the cores",
+    "batch_tokens": "most tokens of a step; small steps learn the most from each token, large ones keep a GPU busy",
+    "precision": "precision of training",
+    "seed": "seed of the run",
+    "delta": "save the cores alone, a few MB; loading adds the teacher",
+}
+"""Options of `ConversionRecipe`'s fields, with their help."""
 
 
 def add_convert(commands: Any) -> None:
@@ -25,69 +37,9 @@ def add_convert(commands: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether a classifier reads pairs of texts [what its folder says, else both are learnt]",
     )
-    added.add_argument(
-        "--pattern",
-        default="auto",
-        help="layers: letters M (Mamba) and T (attention), repeated to the teacher's depth; auto measures which "
-        "attention layers matter most and keeps those [%(default)s]",
-    )
-    added.add_argument(
-        "--tokens",
-        type=tokens,
-        action=within(TO_LEARN),
-        default=2_000_000,
-        help="number of tokens to learn from, such as 400K or 6M [2M]",
-    )
-    added.add_argument(
-        "--length",
-        type=int,
-        action=within(LONGEST),
-        default=512,
-        help="tokens of the longest text that the MaBERT reads; may be more than the teacher's [%(default)s]",
-    )
-    added.add_argument(
-        "--direction",
-        choices=("forward", "backward", "bidirectional"),
-        default="bidirectional",
-        help="direction in which the Mamba cores read [%(default)s]",
-    )
-    added.add_argument(
-        "--expand",
-        type=float,
-        action=within(EXPANSION),
-        default=2,
-        help="channels of a Mamba core, as a multiple of the width [%(default)s]",
-    )
-    added.add_argument(
-        "--end-to-end",
-        type=float,
-        action=within(SHARE),
-        metavar="SHARE",
-        default=0.25,
-        help="share of the tokens that trains the whole model, after the cores [%(default)s]",
-    )
-    added.add_argument(
-        "--batch-tokens",
-        type=int,
-        action=within(BATCH),
-        default=512,
-        help="most tokens of a step; small steps learn the most from each token, large ones keep a GPU busy "
-        "[%(default)s]",
-    )
-    added.add_argument(
-        "--precision", choices=("auto", "fp32", "bf16"), default="auto", help="precision of training [%(default)s]"
-    )
-    added.add_argument("--seed", type=int, action=within(SEED), default=0, help="seed of the run [%(default)s]")
-    added.add_argument("--delta", action="store_true", help="save the cores alone, a few MB; loading adds the teacher")
+    for name, text in FIELDS.items():
+        add_field(added, ConversionRecipe, name, f"--{name.replace('_', '-')}", text)
     added.add_argument("--resume", action="store_true", help="continue the conversion in the folder")
-
-
-def tokens(text: str) -> int:
-    """Parses `2M`, `400K` or `2000000` as a number."""
-    said = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMB]?)", text.strip().upper())
-    if said is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens such as 400K, 2M or 2000000")
-    return round(float(said[1]) * UNITS[said[2]])
 
 
 def run_convert(options: argparse.Namespace) -> None:
@@ -110,16 +62,7 @@ def run_convert(options: argparse.Namespace) -> None:
             text_column=options.text_column,
             pair_column=options.pair_column,
             pairs=options.pairs,
-            pattern=options.pattern,
-            tokens=options.tokens,
-            length=options.length,
-            direction=options.direction,
-            expand=options.expand,
-            end_to_end=options.end_to_end,
-            precision=options.precision,
-            seed=options.seed,
-            batch_tokens=options.batch_tokens,
-            delta=options.delta,
+            **{name: getattr(options, name) for name in FIELDS},
         )
     if result:
         for line in options.draw("convert", result, Path(options.output)):

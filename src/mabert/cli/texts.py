@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mabert.bounds import TOKENS, Range
-from mabert.cli.command import command, complain, load_libraries, say_written, within
+from mabert.cli.command import command, complain, load_libraries, number, say_written
 from mabert.data import TOKENS_A_BATCH
+from mabert.schema.ranges import Tokens
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
@@ -65,8 +65,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("--jsonl", action="store_true", help="read the input as JSONL, whatever its name")
     added.add_argument(
         "--max-length",
-        type=int,
-        action=within(TOKENS),
+        **number(Tokens),
         help="most tokens of a text [the model's limit; embed: that of its sentence-transformers files; predict: that "
         "of fine-tuning]",
     )
@@ -77,8 +76,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument(
         "--batch-tokens",
-        type=int,
-        action=within(TOKENS),
+        **number(Tokens),
         default=TOKENS_A_BATCH,
         help="most tokens of a batch, padding included [%(default)s]",
     )
@@ -243,9 +241,7 @@ def add_fill_mask(commands: Any) -> None:
     """Masks."""
     added = command(commands, "fill-mask", run_fill_mask, "guess the tokens at each [MASK]")
     add_texts(added)
-    added.add_argument(
-        "--top", type=int, action=within(Range(1, 2**24)), default=5, help="guesses for each mask [%(default)s]"
-    )
+    added.add_argument("--top", **number(Tokens), default=5, help="guesses for each mask [%(default)s]")
 
 
 def run_fill_mask(options: argparse.Namespace) -> None:

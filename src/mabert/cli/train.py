@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mabert.bounds import MOST_SEEDS, SEED, TOKENS
-from mabert.cli.command import add_field, command, load_libraries, quoted, say, within
+from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
 from mabert.files.reading import shown
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
+from mabert.schema.ranges import MOST_SEEDS, Budget, Seed, Tokens, range_of
 from mabert.train.recipe import FinetuneRecipe
 
 GLUE = "hub:nyu-mll/glue"
@@ -60,7 +60,7 @@ def add_pretrain(commands: Any) -> None:
         "--start-from", metavar="MODEL", help="model folder whose weights to start from [random weights]"
     )
     added.add_argument("-o", "--output", required=True, help="folder to write")
-    added.add_argument("--budget", metavar="N%", help="share of the recipe's steps to train [100%%]")
+    added.add_argument("--budget", metavar="N%", **number(Budget), help="share of the recipe's steps to train [100%%]")
     going_on = added.add_mutually_exclusive_group()
     going_on.add_argument("--resume", action="store_true", help="continue the run in the folder")
     going_on.add_argument(
@@ -70,14 +70,13 @@ def add_pretrain(commands: Any) -> None:
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:
     """Returns the recipe of a new or resumed run; a resuming command that names a budget is taken as a full repeat."""
-    from mabert.train.fields import share_of
     from mabert.train.recipe import as_begun, load_recipe, recipe_of_run
 
     named = {"architecture": options.model, "start_from": options.start_from}
     fields = [*options.fields, *(f"{name}={quoted(value)}" for name, value in named.items() if value is not None)]
     if resumes(options) and options.budget is None:
         return recipe_of_run(options.output, fields)
-    recipe = load_recipe(options.recipe, fields).at_budget(share_of(options.budget or "100%", "--budget"))
+    recipe = load_recipe(options.recipe, fields).at_budget(options.budget or 1.0)
     return as_begun(recipe, options.output) if resumes(options) else recipe
 
 
@@ -151,8 +150,8 @@ def seed_list(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"the range {part!r} runs backwards")
         if len(seeds) + last - first >= MOST_SEEDS:
             raise argparse.ArgumentTypeError(f"{shown(text)} are more than {MOST_SEEDS:,} seeds")
-        if last not in SEED:
-            raise argparse.ArgumentTypeError(f"the seed {last} is out of range; it must be {SEED}")
+        if last not in range_of(Seed):
+            raise argparse.ArgumentTypeError(f"the seed {last} is out of range; it must be {range_of(Seed)}")
         seeds += range(first, last + 1)
     return seeds
 
@@ -234,9 +233,7 @@ def add_extend(commands: Any) -> None:
     """Longer inputs."""
     added = command(commands, "extend", run_extend, "copy a model so that it takes longer inputs")
     added.add_argument("model", help="model folder or hub name, of any family")
-    added.add_argument(
-        "--length", type=int, action=within(TOKENS), required=True, help="tokens of the longest input of the copy"
-    )
+    added.add_argument("--length", **number(Tokens), required=True, help="tokens of the longest input of the copy")
     added.add_argument("-o", "--output", required=True, help="folder to write the copy to")
 
 

@@ -1,14 +1,14 @@
 """Settings of a conversion, and its schedule at a teacher's depth."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from mabert.bounds import BATCH, EXPANSION, LONGEST, SEED, SHARE, TO_LEARN
-from mabert.model.config import expand_schedule
+from mabert.schema.check import Checked
+from mabert.schema.ranges import BatchTokens, Expansion, Fraction, Longest, Seed, ToLearn
 
 
 @dataclass(frozen=True)
-class ConversionRecipe:
+class ConversionRecipe(Checked):
     """Settings of a conversion.
 
     Attributes:
@@ -28,14 +28,14 @@ class ConversionRecipe:
     """
 
     pattern: str = "auto"
-    tokens: Annotated[int, TO_LEARN] = 2_000_000
-    length: Annotated[int, LONGEST] = 512
+    tokens: ToLearn = 2_000_000
+    length: Longest = 512
     direction: Literal["forward", "backward", "bidirectional"] = "bidirectional"
-    expand: Annotated[float, EXPANSION] = 2
-    end_to_end: Annotated[float, SHARE] = 0.25
+    expand: Expansion = 2
+    end_to_end: Fraction = 0.25
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    seed: Annotated[int, SEED] = 0
-    batch_tokens: Annotated[int, BATCH] = 512
+    seed: Seed = 0
+    batch_tokens: BatchTokens = 512
     delta: bool = False
 
 
@@ -45,6 +45,8 @@ def at_depth(asked: str, depth: int) -> str:
     Raises:
         ValueError: If it is no schedule, or no repetition has that many layers.
     """
+    from mabert.model.config import expand_schedule  # loads torch and transformers
+
     try:
         letters = expand_schedule(asked.upper())
     except ValueError:

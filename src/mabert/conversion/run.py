@@ -27,7 +27,7 @@ from mabert.extras import EXTRAS, check_installed
 from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
 from mabert.opening.opened import Model
-from mabert.train.fields import build
+from mabert.schema.check import check
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import size_of
 
@@ -82,7 +82,7 @@ def convert(
         teacher,
         texts,
         output,
-        build(ConversionRecipe, recipe, ""),
+        check(ConversionRecipe, recipe),
         resume=resume,
         columns=(text_column, pair_column),
         pairs=pairs,

@@ -1,17 +1,22 @@
 """The configuration of a MaBERT, and the file by which a saved folder opens anywhere."""
 
+import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from mabert.bounds import BY_LAYER, DEEPEST, check_fields
 from mabert.files.reading import shown
+from mabert.schema.configuration import check_configuration
+from mabert.schema.ranges import DEEPEST
+
+Config = TypeVar("Config", bound=PreTrainedConfig)
 
 MODULE = "open_with_mabert"
 """Name of the module in the folder."""
@@ -48,6 +53,9 @@ def write_module(folder: str | Path) -> None:
     """Writes the module into a folder."""
     (Path(folder) / f"{MODULE}.py").write_text(CODE, encoding="utf-8")
 
+
+BY_LAYER = ("rotary_base", "attention_window")
+"""Fields that may be a list with one entry per layer."""
 
 SCHEDULES: dict[str, str] = {
     "m": "M" * 12,
@@ -205,7 +213,8 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
     tie_word_embeddings: bool = True
 
     def __post_init__(self, **kwargs: object) -> None:
-        check_fields({**{name: getattr(self, name) for name in type(self).__annotations__}, **kwargs})
+        declared = declared_of(type(self))
+        check_configuration({**{name: getattr(self, name) for name in declared}, **kwargs}, declared)
         self._derive_schedule()
         if self.ssm_dt_rank is None:
             self.ssm_dt_rank = math.ceil(self.hidden_size / 16)
@@ -334,27 +343,25 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
             )
 
 
+def declared_of(kind: type[PreTrainedConfig]) -> dict[str, Any]:
+    """Returns the types of the fields that a configuration's class adds to those of every configuration."""
+    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    return {field.name: field.type for field in dataclasses.fields(kind) if field.name not in common}
+
+
 def make_config(**fields: Any) -> MaBertConfig:
-    """Makes a configuration and reports any error in one line.
+    """Makes a MaBERT's configuration; raises what `make_config_of` does."""
+    return make_config_of(MaBertConfig, fields)
+
+
+def make_config_of(kind: type[Config], fields: Mapping[str, Any]) -> Config:
+    """Makes a configuration of any class and reports any error in one line.
 
     Raises:
         ValueError: Naming the field that has a wrong type or value.
     """
+    checked = check_configuration(fields, declared_of(kind))
     try:
-        return MaBertConfig(**fields)
-    except (StrictDataclassError, TypeError) as error:
-        raise ValueError(in_words(error)) from error
-
-
-def in_words(error: Exception) -> str:
-    """Rewords transformers' error about a field, which shows Python's types."""
-    told = " ".join(str(error).split())
-    several = re.search(r"Field '([^']+)' with value (.*?) doesn't match any type in \((.*?)\)\. Errors", told)
-    if several:
-        kinds = re.sub(r"<class '(\w+)'>", r"\1", several[3]).replace("NoneType", "None")
-        return f"{several[1]} is {several[2][:80]}; it must be one of {kinds}"
-    chosen = re.search(r"Field '([^']+)' expected one of \((.+)\), got (.*)$", told)
-    if chosen:
-        return f"{chosen[1]} is {chosen[3][:80]}; it must be one of {chosen[2]}"
-    typed = re.search(r"Field '([^']+)' expected (.+), got .+ \(value: (.*)\)$", told)
-    return f"{typed[1]} is {typed[3][:80]}; it must be {typed[2]}" if typed else told[:300]
+        return kind(**checked)
+    except (StrictDataclassError, TypeError) as error:  # fields that do not go together
+        raise ValueError(" ".join(str(error).split())[:300]) from error

@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mabert.baselines.family import Family
 from mabert.baselines.registry import FAMILIES, family_of
 from mabert.baselines.uses import Use, build, class_for, ready, saved_class, saved_use
-from mabert.bounds import check_fields
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import CONFIG, Place, find
 from mabert.files.sentences import SentenceFolder
-from mabert.model import MaBertConfig
-from mabert.model.config import in_words, make_config
+from mabert.model.config import make_config_of
 from mabert.opening.weights import load_model
 
 POOLER = "pooler."
@@ -163,7 +161,6 @@ def config_of(place: Place, changes: dict[str, Any]) -> PreTrainedConfig:
     fields = {**place.fields, **changes}
     kind = fields.pop("model_type")
     try:
-        check_fields(fields)
-        return make_config(**fields) if kind == MaBertConfig.model_type else AutoConfig.for_model(kind, **fields)
-    except (StrictDataclassError, TypeError, ValueError) as error:
-        raise ValueError(f"{place.path / CONFIG}: {in_words(error)}") from error
+        return make_config_of(CONFIG_MAPPING[kind], fields)
+    except ValueError as error:
+        raise ValueError(f"{place.path / CONFIG}: {error}") from error

@@ -1,17 +1,29 @@
 """Recipes: YAML files that describe runs; the command line can override every field."""
 
 import dataclasses
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mabert.bounds import COUNT, LEARNING_RATE, RATE, ROWS, SEED, SHARE, TOKENS, Range, check_fields
 from mabert.data.corpus import Source, parse_sources
-from mabert.files.reading import shown
-from mabert.train.fields import Checked, build, convert, convert_number, read_yaml, unknown, with_overrides
+from mabert.schema.check import Checked, check, unknown
+from mabert.schema.configuration import check_configuration
+from mabert.schema.ranges import (
+    Count,
+    Fraction,
+    LearningRate,
+    OneOrMore,
+    Range,
+    Rate,
+    Rows,
+    Seed,
+    Seeds,
+    Tokens,
+    WeightDecay,
+)
 from mabert.train.run import DIRECTORY, RunFolder, located
+from mabert.train.written import read_yaml, with_overrides
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -66,7 +78,7 @@ class DataRecipe(Checked, where="data"):
         max_tokens: Stop reading after this many tokens.
     """
 
-    sources: list[str] = field(default_factory=list)
+    sources: Annotated[list[str], OneOrMore()] = field(default_factory=list)
     text_column: str = "text"
     cache: str | None = None
     windows: Literal["packed", "document"] = "packed"
@@ -87,9 +99,9 @@ class DataRecipe(Checked, where="data"):
 class MaskingRecipe(Checked, where="masking"):
     """Masking (Table A1: 15 % of tokens, of which 80 % become [MASK], 10 % a random token, and 10 % stay)."""
 
-    probability: Annotated[float, SHARE] = 0.15
-    mask_share: Annotated[float, SHARE] = 0.8
-    random_share: Annotated[float, SHARE] = 0.1
+    probability: Fraction = 0.15
+    mask_share: Fraction = 0.8
+    random_share: Fraction = 0.1
     whole_word: bool = False
 
 
@@ -98,7 +110,7 @@ class Stage(Checked, where="stages"):
     """A stage of the length schedule: windows of `length` tokens for `share` of the steps."""
 
     length: Annotated[int, Range(4, 2**24)]
-    share: Annotated[float, SHARE]
+    share: Fraction
 
 
 @dataclass
@@ -133,25 +145,25 @@ class TrainingRecipe(Checked, where="training"):
         compile: Whether each layer is compiled by `torch.compile`, so that a GPU starts fewer kernels.
     """
 
-    steps: Annotated[int, COUNT] = 1_000_000
-    batch_size: Annotated[int, ROWS] = 256
-    micro_batch_size: Annotated[int, ROWS] = 256
-    learning_rate: Annotated[float, LEARNING_RATE] = 6e-4
+    steps: Count = 1_000_000
+    batch_size: Rows = 256
+    micro_batch_size: Rows = 256
+    learning_rate: LearningRate = 6e-4
     warmup_steps: Annotated[int, Range(0, 10**9)] = 24_000
-    adam_beta1: Annotated[float, RATE] = 0.9
-    adam_beta2: Annotated[float, RATE] = 0.98
-    adam_epsilon: Annotated[float, SHARE] = 1e-6
-    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
+    adam_beta1: Rate = 0.9
+    adam_beta2: Rate = 0.98
+    adam_epsilon: Fraction = 1e-6
+    weight_decay: WeightDecay = 0.01
     decay_exempt: Literal["default", "nothing"] = "default"
     max_grad_norm: Annotated[float, Range(0, 10**9)] = 1.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     gradient_checkpointing: bool = False
-    seed: Annotated[int, SEED] = 0
-    log_steps: Annotated[int, COUNT] = 50
-    eval_steps: Annotated[int, COUNT] | None = None
-    eval_windows: Annotated[int, COUNT] = 512
-    save_steps: Annotated[int, COUNT] | None = None
-    keep_checkpoints: Annotated[int, COUNT] = 2
+    seed: Seed = 0
+    log_steps: Count = 50
+    eval_steps: Count | None = None
+    eval_windows: Count = 512
+    save_steps: Count | None = None
+    keep_checkpoints: Count = 2
     workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
     compile: bool = False
@@ -177,7 +189,7 @@ class PretrainRecipe(Checked):
     tokenizer: str | None = None
     data: DataRecipe = field(default_factory=DataRecipe)
     masking: MaskingRecipe = field(default_factory=MaskingRecipe)
-    stages: list[Stage] = field(default_factory=lambda: [Stage(128, 0.9), Stage(512, 0.1)])
+    stages: Annotated[list[Stage], OneOrMore()] = field(default_factory=lambda: [Stage(128, 0.9), Stage(512, 0.1)])
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
     start_from: str | None = None
 
@@ -186,10 +198,13 @@ class PretrainRecipe(Checked):
         if self.start_from == "":
             raise ValueError("start_from is ''; it must be a model's folder or name")
         # Checked before torch and transformers load, which takes seconds; numbers written as text are checked later.
-        check_fields({name: value for name, value in self.model.items() if isinstance(value, int | float)}, "model.")
+        check_configuration(
+            {name: value for name, value in self.model.items() if type(value) in (int, float)}, {}, "model"
+        )
         from mabert.baselines.registry import family_named
 
-        known = family_named(self.architecture).known_fields()
+        family = family_named(self.architecture)
+        known = family.known_fields()
         for key in self.model:
             # These change neither the shape nor the use of trained weights.
             changeable = "dropout" in key or key == "padding_safe_masking"
@@ -199,8 +214,7 @@ class PretrainRecipe(Checked):
                 )
             if key not in known:
                 raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))
-        self.model = in_numbers(self.model, family_named(self.architecture).declared())
-        check_fields(self.model, "model.")
+        self.model = check_configuration(self.model, family.declared(), "model", written=True)
         total = sum(stage.share for stage in self.stages)
         if abs(total - 1) > 1e-6:
             raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
@@ -252,16 +266,16 @@ class FinetuneRecipe(Checked):
         padding_safe_masking: Masking; default, the model's. With any but `exact`, batches are run with their padding.
     """
 
-    learning_rates: list[Annotated[float, LEARNING_RATE]] | None = None
-    epochs: Annotated[int, COUNT] | None = None
-    batch_size: Annotated[int, ROWS] = 32
-    batch_tokens: Annotated[int, TOKENS] | None = None
+    learning_rates: Annotated[list[LearningRate], OneOrMore()] | None = None
+    epochs: Count | None = None
+    batch_size: Rows = 32
+    batch_tokens: Tokens | None = None
     batches: Literal["length", "random"] = "length"
     packing: Packing = "unpad"
-    warmup_share: Annotated[float, RATE] = 0.06
-    weight_decay: Annotated[float, Range(0, 1000)] = 0.01
-    dropout: Annotated[float, RATE] = 0.1
-    max_length: Annotated[int, TOKENS] | None = None
+    warmup_share: Rate = 0.06
+    weight_decay: WeightDecay = 0.01
+    dropout: Rate = 0.1
+    max_length: Tokens | None = None
     truncate: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     select: Literal["last", "best"] = "last"
@@ -283,28 +297,7 @@ def check_seeds(seeds: Iterable[int]) -> list[int]:
         ValueError: Names the seeds.
     """
     found = [getattr(seed, "item", lambda seed=seed: seed)() for seed in seeds]
-    if not found or len(set(found)) < len(found) or not all(seed in SEED for seed in found):
-        raise ValueError(f"seeds are {shown(found)}; give at least one, none twice, each {SEED}")
-    return found
-
-
-def in_numbers(fields: dict[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts numbers written as text in the fields of a model's configuration, which does not accept text.
-
-    Whole numbers stay whole in fields that take both, because runs and cells are identified by these values.
-
-    Raises:
-        ValueError: For text that is not a number in a number's field, and for a missing value.
-    """
-    found = dict(fields)
-    for name, value in fields.items():
-        kind = kinds.get(name)
-        takes = {kind, *typing.get_args(kind)}
-        if value is None and kind is not None and type(None) not in takes:
-            raise ValueError(f"model.{name} is given without a value; leave it out, or give it one")
-        if float in takes and str not in takes and (isinstance(value, str) or (kind is float and type(value) is int)):
-            found[name] = convert_number(float, value, f"model.{name}")
-    return found
+    return check(Seeds, found, "seeds")
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
@@ -325,12 +318,12 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
         content = {name: value for name, value in content.items() if name not in ("architecture", "model", "tokenizer")}
     content = with_overrides(content, overrides)
     if content.get("start_from") is not None:
-        start = convert(str, content["start_from"], "start_from")
+        start = check(str, content["start_from"], "start_from")
         if start:
             from mabert.opening.opened import open_model
 
             content.setdefault("architecture", open_model(start).family.name)
-    return build(PretrainRecipe, content, "")
+    return check(PretrainRecipe, content)
 
 
 def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
@@ -345,13 +338,13 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
     """
     run = RunFolder(folder)
     run.check({}, resume=True)
-    return build(PretrainRecipe, with_overrides(located(run.request(), PATHS), overrides), "")
+    return check(PretrainRecipe, with_overrides(located(run.request(), PATHS), overrides))
 
 
 def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
     """Returns the recipe with its files named as when the run in a folder began."""
     began = RunFolder(folder).request().get(DIRECTORY)
-    return build(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS), "")
+    return check(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS))
 
 
 def find_recipe(path: str | Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 from mabert.files.reading import read_json_if_there, to_json
 from mabert.files.writing import WRITING, write_text
 from mabert.machine.environment import environment
-from mabert.train.fields import read_yaml
+from mabert.train.written import read_yaml
 
 REQUEST = "request.yaml"
 RESULT = "result.json"

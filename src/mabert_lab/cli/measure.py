@@ -6,11 +6,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mabert.bounds import ROWS, SECONDS, TOKENS, Range
-from mabert.cli.command import command, load_libraries, say, within
+from mabert.cli.command import command, load_libraries, number, say
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import shown
 from mabert.files.writing import write_text
+from mabert.schema.ranges import Rows, Seconds, Tokens, range_of
 
 
 def add_demo(commands: Any) -> None:
@@ -66,14 +66,14 @@ def add_bench(commands: Any) -> None:
     dtype = "bfloat16, float32 [bfloat16 where the processor has instructions for it]"
     add("--dtype", "models", "lengths", nargs="+", metavar="NAME", help=dtype)
     budget = "seconds for a model's calls; at least three to five are made [models 20, lengths 40]"
-    add("--budget", "models", "lengths", type=float, action=within(Range(0, 10**6)), help=budget)
+    add("--budget", "models", "lengths", **number(Seconds), help=budget)
     add("--measure", "models", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
     profile = "settings: best of each model, paper (Table A2), or stock: others as transformers runs them [best]"
     add("--profile", "models", nargs="+", metavar="NAME", help=profile)
     length = "tokens of a text, or ROWSxN for a batch of equal texts, such as 32x512 [128 ... 16384]"
     add("--lengths", "models", nargs="+", type=shape_of, metavar="N", help=length)
     limit = "most seconds of a call; a slower model is left out [150]"
-    add("--limit", "models", type=float, action=within(SECONDS), help=limit)
+    add("--limit", "models", **number(Seconds), help=limit)
     device = "cpu or cuda; on a GPU, with its own sizes, nothing is timed if an operator is wrong [cpu]"
     add("--device", "ops", "models", "lengths", choices=("cpu", "cuda"), default="cpu", help=device)
     go_on = "go on with the newest file of the same request, sources and versions: rows that are missing or failed"
@@ -140,8 +140,10 @@ def check_rows(result: dict[str, Any]) -> None:
 def shape_of(text: str) -> int | tuple[int, int]:
     """Returns the tokens of a text, or rows and tokens of ROWSxN."""
     found = re.fullmatch(r"(?:([0-9]{1,8})x)?([0-9]{1,8})", text)
-    if found is None or int(found[2]) not in TOKENS or int(found[1] or 1) not in ROWS:
-        raise argparse.ArgumentTypeError(f"{shown(text)} must be tokens, 512, or rows and tokens, 32x512, {TOKENS}")
+    if found is None or int(found[2]) not in range_of(Tokens) or int(found[1] or 1) not in range_of(Rows):
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} must be tokens, 512, or rows and tokens, 32x512, {range_of(Tokens)}"
+        )
     return int(found[2]) if found[1] is None else (int(found[1]), int(found[2]))
 
 

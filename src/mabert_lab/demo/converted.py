@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from mabert.bounds import TO_LEARN
 from mabert.conversion.run import convert
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import find
 from mabert.files.writing import write_text
 from mabert.infer.model import TextModel
 from mabert.machine.rounds import interleave
+from mabert.schema.ranges import ToLearn, range_of
 from mabert_lab.demo.documentation import installed_documentation
 from mabert_lab.demo.sentences import sentences
 from mabert_lab.report.conversion import render
@@ -63,7 +63,7 @@ def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[str | Pa
         there += len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
         if SHARE * there >= wanted:
             return place, wanted
-    if int(SHARE * there) not in TO_LEARN:
+    if int(SHARE * there) not in range_of(ToLearn):
         raise NoConversionError(f"the text has {there:,} tokens, too few for a conversion")
     return place, int(SHARE * there)
 

@@ -21,7 +21,7 @@ from mabert.data.tokenizer import fingerprint
 from mabert.files.writing import filling
 from mabert.machine.memory import parameters_of
 from mabert.machine.precision import resolve_precision
-from mabert.train.fields import build
+from mabert.schema.check import check
 from mabert.train.recipe import check_seeds
 from mabert.train.run import RunFolder
 from mabert.train.trainer import size_of
@@ -68,7 +68,7 @@ class Conversions:
         unchanged teacher comes once, with the seeds of all conversions."""
         fields = {**self.asked.recipe, **(arm.convert or {})}
         try:
-            recipe = build(ConversionRecipe, fields, "")
+            recipe = check(ConversionRecipe, fields)
             depth = self.known.copy.config.num_hidden_layers
             pattern = recipe.pattern if recipe.pattern == "auto" else at_depth(recipe.pattern, depth)
             learns = set(pattern) != {"T"}

@@ -6,19 +6,23 @@ A study is a YAML file with the fields of `Study`, a scale one with those of `Sc
 
 import hashlib
 import logging
+import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from mabert.data.rows import check_can_read_twice
 from mabert.files.reading import to_json
-from mabert.train.fields import build, check, convert, read_yaml, set_field, share_of, with_overrides
-from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, check_seeds, find_recipe, recipe_folders
+from mabert.schema.check import Checked, check, check_part
+from mabert.schema.ranges import Budgets, OneOrMore, Seeds
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders
+from mabert.train.written import read_yaml, set_field, with_overrides
 from mabert_lab.study.tasks import StudyTask
 
 logger = logging.getLogger(__name__)
 
-STUDIES = ("pattern", "components", "pooling", "budget", "baselines")
+Packaged = Literal["pattern", "components", "pooling", "budget", "baselines"]
+STUDIES: tuple[str, ...] = typing.get_args(Packaged)
 CONVERTED = {name: f"convert-{name}" for name in ("pattern", "components", "pooling")}
 """Studies that also exist for conversions of a trained encoder, with the names of those versions."""
 
@@ -30,7 +34,7 @@ WORDS = ("title", "note")
 
 
 @dataclass
-class Arm:
+class Arm(Checked):
     """A variant that a study compares.
 
     Attributes:
@@ -49,7 +53,7 @@ class Arm:
 
 
 @dataclass
-class Study:
+class Study(Checked):
     """A set of arms to compare.
 
     Attributes:
@@ -64,33 +68,29 @@ class Study:
     """
 
     title: str
-    arms: dict[str, Any]
+    arms: dict[str, Arm]
     reference: str
     label: str | None = None
     note: str = ""
-    budgets: list[Any] = field(default_factory=lambda: ["100%"])
+    budgets: Budgets = field(default_factory=lambda: [1.0])
     finetune: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.arms:
             raise ValueError("arms is empty; a study compares at least one")
-        for name in self.arms:
-            if not isinstance(name, str):
-                raise ValueError(f"arms names {name!r}; it must be text: write {str(name)!r} in quotes")
-        self.arms = {name: build(Arm, arm, f"arms.{name}") for name, arm in self.arms.items()}
-        check(FinetuneRecipe, self.finetune, "finetune")
+        check_part(FinetuneRecipe, self.finetune, "finetune")
         for name, arm in self.arms.items():
             # A model's fields depend on the architecture, which only the scale may set.
             whole = {key: value for key, value in nested(arm.pretrain).items() if key != "model"}
-            check(PretrainRecipe, whole, f"arms.{name}.pretrain")
-            check(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
+            check_part(PretrainRecipe, whole, f"arms.{name}.pretrain")
+            check_part(FinetuneRecipe, arm.finetune, f"arms.{name}.finetune")
             check_conversion(arm.convert, f"arms.{name}.convert")
             if (arm.convert is None) == self.converts or (arm.convert is not None and arm.pretrain):
                 raise ValueError(f"arms.{name}: the arms of a study have all convert and no pretrain, or none convert")
             arm.finetune = {**self.finetune, **arm.finetune}
         if self.reference not in self.arms:
             raise ValueError(f"reference is {self.reference!r}; the arms are {', '.join(self.arms)}")
-        self.budgets = budgets_of(self.budgets, "budgets")
         if self.converts and self.budgets != [1.0]:
             raise ValueError("budgets are shares of a pretraining's steps; the arms of this study are conversions")
 
@@ -101,7 +101,7 @@ class Study:
 
 
 @dataclass
-class ConvertSettings:
+class ConvertSettings(Checked, where="convert"):
     """The source and settings of all conversions.
 
     Attributes:
@@ -113,18 +113,18 @@ class ConvertSettings:
     """
 
     teacher: str | None = None
-    texts: list[str] = field(default_factory=list)
+    texts: Annotated[list[str], OneOrMore()] = field(default_factory=list)
     text_column: str = "text"
-    seeds: list[int] = field(default_factory=lambda: [0])
+    seeds: Seeds = field(default_factory=lambda: [0])
     recipe: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_seeds(self.seeds)
+        super().__post_init__()
         check_conversion(self.recipe, "convert.recipe")
 
 
 @dataclass
-class Scale:
+class Scale(Checked):
     """The sizes of a study's models, runs and tasks.
 
     Attributes:
@@ -142,44 +142,39 @@ class Scale:
     pretrain: dict[str, Any] = field(default_factory=dict)
     finetune: dict[str, Any] = field(default_factory=dict)
     tasks: dict[str, Any] = field(default_factory=dict)
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4])
-    budgets: dict[str, Any] = field(default_factory=dict)
-    tokenizers: dict[str, Any] = field(default_factory=dict)
+    seeds: Seeds = field(default_factory=lambda: [0, 1, 2, 3, 4])
+    budgets: dict[Packaged, Budgets] = field(default_factory=dict)
+    tokenizers: dict[str, str | None] = field(default_factory=dict)
     convert: ConvertSettings | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.recipe is not None:
             self.pretrain = merged(read_yaml(find_recipe(self.recipe)), self.pretrain)
             self.recipe = None
-        build(PretrainRecipe, self.pretrain, "pretrain")
-        build(FinetuneRecipe, self.finetune, "finetune")
+        check(PretrainRecipe, self.pretrain, "pretrain")
+        check(FinetuneRecipe, self.finetune, "finetune")
         self.tasks = {name: StudyTask.of(name, content) for name, content in self.tasks.items()}
         if not self.tasks:
             raise ValueError("tasks is empty; a study measures on at least one")
-        check_seeds(self.seeds)
         if self.tokenizers:
             from mabert.baselines.registry import family_named  # loads torch and transformers
-        for family, tokenizer in self.tokenizers.items():
+        for family in self.tokenizers:
             try:
                 family_named(family)
             except ValueError as error:
                 raise ValueError(f"tokenizers: {error}") from error
-            convert(str | None, tokenizer, f"tokenizers.{family}")
-        for study, budgets in self.budgets.items():
-            if study not in STUDIES:
-                raise ValueError(f"budgets names {study!r}; there are {', '.join(STUDIES)}")
-            self.budgets[study] = budgets_of(budgets, f"budgets.{study}")
 
     def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
         """Returns the pretraining recipe of an arm at a share of the steps."""
-        content = as_mapping(build(PretrainRecipe, self.pretrain, "pretrain"))
-        return build(PretrainRecipe, merged(content, nested(arm.pretrain)), "").at_budget(budget)
+        content = as_mapping(check(PretrainRecipe, self.pretrain, "pretrain"))
+        return check(PretrainRecipe, merged(content, nested(arm.pretrain))).at_budget(budget)
 
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
         """Returns the fine-tuning recipe of an arm on a task."""
         # One learning rate for all arms, whatever their width, unless scale, task or arm names others.
         fields = {"learning_rates": [2e-5], **self.finetune, **task.finetune, **arm.finetune}
-        return build(FinetuneRecipe, fields, "finetune")
+        return check(FinetuneRecipe, fields, "finetune")
 
 
 def load_study(name: str | Path) -> Study:
@@ -192,7 +187,7 @@ def load_study(name: str | Path) -> Study:
         FileNotFoundError: There is none.
         ValueError: For an unknown field or a value of the wrong type.
     """
-    return build(Study, read_yaml(find(name, "studies", PACKAGED)), "")
+    return check(Study, read_yaml(find(name, "studies", PACKAGED)))
 
 
 def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
@@ -206,7 +201,7 @@ def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
         FileNotFoundError: There is none.
         ValueError: For an unknown field or a value of the wrong type.
     """
-    return build(Scale, with_overrides(read_yaml(find_scale(name)), overrides), "")
+    return check(Scale, with_overrides(read_yaml(find_scale(name)), overrides))
 
 
 def find_scale(name: str | Path) -> Path:
@@ -224,7 +219,7 @@ def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
         return
     from mabert.conversion.recipe import ConversionRecipe  # loads torch and transformers
 
-    check(ConversionRecipe, fields, where)
+    check_part(ConversionRecipe, fields, where)
     if "seed" in fields:
         raise ValueError(f"{where}.seed is {fields['seed']!r}; the seeds of conversion are the scale's convert.seeds")
 
@@ -293,15 +288,3 @@ def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         old = both.get(name)
         both[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return both
-
-
-def budgets_of(given: Any, name: str) -> list[float]:
-    """Parses budgets as shares of the steps.
-
-    Raises:
-        ValueError: There is no budget, an invalid share, or one twice.
-    """
-    budgets = [share_of(budget, name) for budget in convert(list[Any], given, name)]
-    if not budgets or len(set(budgets)) < len(budgets):
-        raise ValueError(f"{name} is {given!r}; give at least one budget, and none twice")
-    return budgets

@@ -100,7 +100,8 @@ class Planner:
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
         """Plans a study at this planner's scale."""
         plan = Plan(name, scale_name, study, self.scale, self.tasks)
-        budgets = self.scale.budgets.get(name, study.budgets)
+        own: dict[Any, list[float]] = {**self.scale.budgets}
+        budgets = own.get(name, study.budgets)
         for budget in budgets:
             for title, arm in study.arms.items():
                 at_budget = f"{title}, {100 * budget:g}%"

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from mabert.bounds import COUNT
 from mabert.data.glue import TASKS, glue_task, load_glue
 from mabert.data.own import load_own
 from mabert.data.tasks import Columns, Rows, Task, column
 from mabert.files.reading import to_json
-from mabert.train.fields import build, check
+from mabert.schema.check import Checked, check, check_part
+from mabert.schema.ranges import Count
 from mabert.train.recipe import FinetuneRecipe
 
 TITLES = {
@@ -54,7 +54,7 @@ IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
 
 
 @dataclass
-class TableFile:
+class TableFile(Checked):
     """One split of a table.
 
     Attributes:
@@ -71,7 +71,7 @@ class TableFile:
 
 
 @dataclass
-class StudyTask:
+class StudyTask(Checked):
     """A task as specified in a scale.
 
     Attributes:
@@ -87,15 +87,15 @@ class StudyTask:
 
     name: str
     title: str | None = None
-    files: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, TableFile] = field(default_factory=dict)
     sample: str | None = None
     paper: str | None = None
     finetune: dict[str, Any] = field(default_factory=dict)
-    rows: Annotated[int, COUNT] | None = None
+    rows: Count | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         where = f"tasks.{self.name}"
-        self.files = {split: build(TableFile, file, f"{where}.files.{split}") for split, file in self.files.items()}
         if self.files and set(self.files) != {"train", "validation"}:
             raise ValueError(f"{where}.files are {', '.join(self.files)}; train and validation are needed")
         if bool(self.files) != bool(self.sample):
@@ -118,10 +118,9 @@ class StudyTask:
     @classmethod
     def of(cls, name: str, content: Any) -> "StudyTask":
         """Makes a task from a scale's entry of that name."""
-        if not isinstance(content, dict | None):
-            raise ValueError(f"tasks.{name} is {content!r}; it must be a mapping of fields")
-        task = build(cls, {**(content or {}), "name": name}, f"tasks.{name}")
-        check(FinetuneRecipe, task.finetune, f"tasks.{name}.finetune")
+        where = f"tasks.{name}"
+        task: StudyTask = check(cls, {**(check(dict | None, content, where) or {}), "name": name}, where)
+        check_part(FinetuneRecipe, task.finetune, f"{where}.finetune")
         return task
 
     def load(self, data: str) -> "LoadedTask":

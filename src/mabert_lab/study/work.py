@@ -27,7 +27,7 @@ from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_text
 from mabert.machine.processes import keep_freed_memory
-from mabert.train.fields import build
+from mabert.schema.check import check
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe
@@ -55,7 +55,7 @@ def do(files: CellFiles, seeds: Sequence[int]) -> None:
 
 def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
     """Does the work of a pretraining's cell."""
-    recipe, planned = build(PretrainRecipe, order["recipe"], ""), order["content"]
+    recipe, planned = check(PretrainRecipe, order["recipe"]), order["content"]
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
     recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
@@ -65,7 +65,7 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
 
 def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
     """Does the work of a conversion's cell."""
-    recipe, planned = build(ConversionRecipe, order["recipe"], ""), order["content"]
+    recipe, planned = check(ConversionRecipe, order["recipe"]), order["content"]
     known = Teacher.at(order["teacher"])
     check_unchanged("the teacher", planned["teacher"], weights_hash(known.copy))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.tokenizer))
@@ -85,7 +85,7 @@ def leave_no_checkpoints(files: CellFiles) -> None:
 
 def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int], begun: bool) -> None:
     """Does the work of a fine-tuning's cell under some seeds."""
-    recipe = build(FinetuneRecipe, order["recipe"], "")
+    recipe = check(FinetuneRecipe, order["recipe"])
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
     check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
     finetune(

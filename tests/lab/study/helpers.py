@@ -10,8 +10,8 @@ import numpy as np
 import yaml
 
 from mabert.conversion import pieces, training
+from mabert.schema.check import check
 from mabert.train import trainer
-from mabert.train.fields import build
 from mabert_lab.study.grid import Scale, Study
 from mabert_lab.study.plan import Planner
 from mabert_lab.study.work import serve
@@ -72,12 +72,12 @@ def world(folder, documents=60):
 
 
 def scale(fields, **changes):
-    return build(Scale, {**json.loads(json.dumps(fields)), **changes}, "")
+    return check(Scale, {**json.loads(json.dumps(fields)), **changes})
 
 
 def study(arms=None, **fields):
     arms = {"map": {"paper": "map"}} if arms is None else arms
-    return build(Study, {"title": "A study", "arms": arms, "reference": next(iter(arms), ""), **fields}, "")
+    return check(Study, {"title": "A study", "arms": arms, "reference": next(iter(arms), ""), **fields})
 
 
 def changed(fields, path, value):

@@ -183,7 +183,7 @@ def test_the_first_rows_of_a_task_are_a_sample_of_it(tmp_path, fields):
         (("convert", "teacher"), None, "the study converts an encoder; give --from MODEL, a folder or hub name"),
         (("convert", "teacher"), "./not-there", "no model folder not-there"),
         (("convert", "texts"), [], "the study names no text; give --text"),
-        (("convert", "seeds"), [], r"seeds are \[\]"),
+        (("convert", "seeds"), [], r"convert.seeds is \[\]"),
         (("seeds",), [0, 100], r"seeds are \[0, 100\]; where arms are conversions, they must be below 100"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mabert.train.fields import build
+from mabert.schema.check import check
 from mabert.train.recipe import load_recipe, recipe_folders
 from mabert_lab import cli
 from mabert_lab.cli.study import GRIDS
@@ -91,7 +91,7 @@ def test_the_study_of_one_gpu_trains_both_models_by_one_recipe_and_as_many_token
 
 def test_arm_beats_task_beats_scale(tmp_path):
     small = scale(world(tmp_path), tasks={"cola": {"finetune": {"epochs": 2, "dropout": 0.2}}})
-    arm = build(Arm, {"finetune": {"dropout": 0.3}, "pretrain": {"model.hidden_size": 8, "training.seed": 5}}, "")
+    arm = check(Arm, {"finetune": {"dropout": 0.3}, "pretrain": {"model.hidden_size": 8, "training.seed": 5}})
     recipe = small.finetuning(arm, small.tasks["cola"])
     assert (recipe.learning_rates, recipe.epochs, recipe.dropout) == ([2e-2], 2, 0.3)
     pretraining = small.pretraining(arm, 1.0)
@@ -101,8 +101,8 @@ def test_arm_beats_task_beats_scale(tmp_path):
 
 def test_an_arm_may_be_nested_and_keeps_what_it_does_not_name(tmp_path):
     small = scale(world(tmp_path))
-    nested = build(Arm, {"pretrain": {"training": {"learning_rate": 0.5}, "masking": {"probability": 0.2}}}, "")
-    dotted = build(Arm, {"pretrain": {"training.learning_rate": 0.5, "masking.probability": 0.2}}, "")
+    nested = check(Arm, {"pretrain": {"training": {"learning_rate": 0.5}, "masking": {"probability": 0.2}}})
+    dotted = check(Arm, {"pretrain": {"training.learning_rate": 0.5, "masking.probability": 0.2}})
     assert small.pretraining(nested, 1.0) == small.pretraining(dotted, 1.0)
     assert small.pretraining(nested, 1.0).training.steps == 12
 
@@ -124,7 +124,7 @@ def test_a_file_of_ones_own_is_never_called_as_one_of_the_packages(tmp_path):
 
 def test_what_all_arms_share_stands_once_and_gives_way_to_an_arms_own():
     arms = {"one": {}, "other": {"finetune": {"packing": "pack"}}}
-    made = build(Study, {"title": "A", "arms": arms, "reference": "one", "finetune": {"packing": "none"}}, "")
+    made = check(Study, {"title": "A", "arms": arms, "reference": "one", "finetune": {"packing": "none"}})
     assert [arm.finetune["packing"] for arm in made.arms.values()] == ["none", "pack"]
 
 
@@ -136,7 +136,7 @@ def test_what_padding_could_do_is_measured_on_padded_batches(study):
 
 
 def test_a_scale_may_stand_on_a_recipe():
-    own = build(Scale, {"recipe": "mini", "pretrain": {"training": {"steps": 7}}, "tasks": {"rte": None}}, "")
+    own = check(Scale, {"recipe": "mini", "pretrain": {"training": {"steps": 7}}, "tasks": {"rte": None}})
     mini = load_recipe("mini")
     assert own.pretrain["training"]["steps"] == 7
     assert own.pretrain["training"]["batch_size"] == mini.training.batch_size
@@ -155,10 +155,10 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": []}, r"seeds are \[\]"),
-        ({"seeds": [1, 1]}, r"seeds are \[1, 1\]; give at least one, none twice"),
-        ({"seeds": [0, -1]}, r"seeds are \[0, -1\]; .* each at least 0 and at most 4294967295"),
-        ({"budgets": {"pattern": []}}, r"budgets.pattern is \[\]; give at least one budget, and none twice"),
+        ({"seeds": []}, r"seeds is \[\]; it must be at least one, and none twice"),
+        ({"seeds": [1, 1]}, r"seeds is \[1, 1\]; it must be at least one, and none twice"),
+        ({"seeds": [0, -1]}, r"seeds\[1\] is -1; it must be at least 0 and at most 4294967295"),
+        ({"budgets": {"pattern": []}}, r"budgets.pattern is \[\]; it must be at least one, and none twice"),
         ({"budgets": {"pattern": ["10%", 0.1]}}, "budgets.pattern is .*none twice"),
         ({"tasks": {}}, "tasks is empty"),
         ({"tasks": {"wnli": {}}}, "unknown GLUE task 'wnli'"),
@@ -170,12 +170,12 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
         ({"tasks": {"cola": {"finetune": {"epoch": 3}}}}, "tasks.cola.finetune: unknown field 'epoch'; did you mean"),
         ({"tasks": {"cola": 3}}, "tasks.cola is 3; it must be a mapping of fields"),
         ({"tasks": {"cola": {"finetune": {"epochs": 0}}}}, "tasks.cola.finetune: epochs is 0; it must be at least 1"),
-        ({"budgets": {"patern": ["10%"]}}, "budgets names 'patern'; there are pattern, components"),
+        ({"budgets": {"patern": ["10%"]}}, "budgets names 'patern'; it must be one of 'pattern', 'components'"),
         ({"tokenizers": {"MaBERT": "x"}}, "tokenizers: there is no model 'MaBERT'; there are bert, albert"),
         ({"tokenizers": {"mabert": 5}}, "tokenizers.mabert is 5; it must be text"),
         ({"tasks": {"sst2": {"paper": "cola"}}}, "tasks.sst2.paper is 'cola'; a GLUE task has its own, it goes with"),
         ({"tasks": {"mnli": {"title": "QQP"}}}, "tasks.mnli.title is 'QQP'; a GLUE task has its own, it goes with"),
-        ({"budgets": {"pattern": ["0%"]}}, "budgets.pattern has '0%'; a budget is above 0% and at most 100%"),
+        ({"budgets": {"pattern": ["0%"]}}, r"budgets.pattern\[0\] is '0%'; it must be above 0% and at most 100%"),
         ({"tasks": {"cola": {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}}, "files and sample"),
         ({"tasks": {"x": {"sample": "s", "files": {"train": {"path": "a"}}}}}, "train and validation are needed"),
         (
@@ -198,7 +198,7 @@ def test_a_scale_that_cannot_be_is_refused(tmp_path, changes, message):
     [
         ({"arms": {}}, "arms is empty"),
         ({"reference": "b"}, "reference is 'b'; the arms are a"),
-        ({"budgets": ["200%"]}, "budgets has '200%'"),
+        ({"budgets": ["200%"]}, r"budgets\[0\] is '200%'; it must be above 0%"),
         ({"arms": {1: {}}, "reference": "1"}, "arms names 1; it must be text: write '1' in quotes"),
         (
             {"arms": {"a": {"finetune": {"pool": "map"}}}},

@@ -1,0 +1,61 @@
+"""Checks the configuration of a model of any family: types as its class declares them, numbers within their ranges."""
+
+import functools
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from mabert.schema.check import check, mapping_of
+from mabert.schema.ranges import RANGES, AnyNumber, Declared, Range, Rate, alternatives, range_of
+
+
+def check_configuration(
+    fields: Mapping[str, Any], declared: Mapping[str, Any], where: str = "", written: bool = False
+) -> dict[str, Any]:
+    """Returns fields of a configuration, checked; refuses what transformers or torch would refuse later.
+
+    Args:
+        fields: The fields that are set.
+        declared: Types of the fields by name; numbers of other names are checked as well.
+        where: Dotted name of the place, for messages.
+        written: Whether a person wrote them in YAML: then text such as `1e-6` is a number, and a whole number one with
+            a fraction where only those are taken. Whole numbers stay whole in fields that take both, because runs and
+            cells are identified by these values.
+
+    Raises:
+        ValueError: Naming the field, the value and what would be right.
+    """
+    own = {name: value for name, value in fields.items() if name in declared}
+    checked = {**fields, **check(_typed(tuple(declared.items()), written), own, where)}
+    others = {name: value for name, value in fields.items() if name not in declared}
+    numbers = [name for name, value in others.items() if name in RANGES or type(value) in (int, float)]
+    check(_typed(tuple((name, int | float | None) for name in numbers), written), others, where)
+    vocabulary, padding = checked.get("vocab_size"), checked.get("pad_token_id")
+    if vocabulary is not None and padding is not None:
+        check(mapping_of("Padding", {"pad_token_id": Annotated[int, Range(0, vocabulary - 1)]}), checked, where)
+    return checked
+
+
+def range_named(name: str) -> Range:
+    """Returns the range of a configuration's number by its name."""
+    dropout = "dropout" in name and name.endswith(("dropout", "prob"))
+    return range_of(Rate) if dropout else RANGES.get(name, range_of(AnyNumber))
+
+
+@functools.cache
+def _typed(declared: tuple[tuple[str, Any], ...], written: bool) -> Any:
+    return mapping_of("Configuration", {name: _hint(name, kind, written) for name, kind in declared})
+
+
+def _hint(name: str, kind: Any, written: bool) -> Any:
+    members = [each for each in alternatives(kind) if each is not type(None)]
+    entries = [entry for each in members for entry in (typing.get_args(each) if _is_list(each) else (each,))]
+    leaves = {leaf for entry in entries for leaf in alternatives(entry)} - {type(None)}
+    if leaves <= {int, float}:
+        return Annotated[kind, Declared(range_named(name), written)]
+    plain = len(members) == 1 and (leaves <= {str, bool} or typing.get_origin(members[0]) is Literal)
+    return kind if plain else Any  # the rest is left to transformers
+
+
+def _is_list(kind: Any) -> bool:
+    return typing.get_origin(kind) is list

@@ -1,0 +1,258 @@
+"""Ranges of sensible numbers as annotated types: `steps: Count` is an int with its range."""
+
+import math
+import types
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict, Union
+
+if typing.TYPE_CHECKING:
+    from pydantic_core import PydanticCustomError
+
+WORDS = {float: "a number", int: "a whole number", list: "a list with one entry per layer", type(None): "null"}
+"""Kinds of numbers, and what a configuration may have in place of one, as messages name them."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The range of a number, which must be finite in any case.
+
+    In a recipe, `Annotated[float, Range(...)]` also takes whole numbers and text such as `6e-4`, as YAML reads it.
+
+    Attributes:
+        least: Smallest value.
+        most: Largest value.
+        above: Whether the number must exceed `least`.
+        below: Whether the number must be below `most`.
+    """
+
+    least: float
+    most: float
+    above: bool = False
+    below: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        enough = value > self.least if self.above else value >= self.least
+        return math.isfinite(value) and enough and (value < self.most if self.below else value <= self.most)
+
+    def __str__(self) -> str:
+        # A bound is printed as users write it: 4294967295, not 4.29e+09.
+        least, most = (f"{bound}" if isinstance(bound, int) else f"{bound:g}" for bound in (self.least, self.most))
+        return f"{'above' if self.above else 'at least'} {least} and {'below' if self.below else 'at most'} {most}"
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(lambda value: self.within(as_written(kind, value)))
+
+    def within(self, value: Any) -> Any:
+        """Returns a number in the range; raises pydantic's error for another."""
+        if value not in self:
+            raise must_be(str(self))
+        return value
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The range of a configuration's number, which must have the declared type exactly.
+
+    Attributes:
+        range: The range of the number, or of each number in a list.
+        written: Whether it was written in YAML, which reads `1e-6` as text and `1` as a whole number.
+    """
+
+    range: Range
+    written: bool = False
+
+    def __get_pydantic_core_schema__(self, declared: Any, handler: Any) -> Any:
+        from pydantic_core import SchemaValidator, core_schema
+
+        kinds = {typing.get_origin(each) or each: each for each in alternatives(declared)}
+        entry = Annotated[typing.get_args(kinds[list])[0], self] if list in kinds else None
+        entries = None if entry is None else SchemaValidator(handler.generate_schema(list[entry]))  # type: ignore[valid-type]
+
+        def check(value: Any) -> Any:
+            if (
+                self.written
+                and float in kinds
+                and (isinstance(value, str) or (int not in kinds and type(value) is int))
+            ):
+                value = as_written(float, value)
+            if isinstance(value, bool) or not isinstance(value, tuple(kinds)):
+                words = [WORDS[kind] for kind in kinds if not (kind is int and float in kinds)]
+                raise must_be(" or ".join(words) + (", such as 1.0" if {float, int} & {*kinds} == {float} else ""))
+            if entries is not None and isinstance(value, list):
+                return entries.validate_python(value)
+            return value if value is None else self.range.within(value)
+
+        return core_schema.no_info_plain_validator_function(check)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of a budget, written `10%` or 0.1."""
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(self.read)
+
+    def read(self, value: Any) -> float:
+        """Returns the share as a number; raises pydantic's error if it is none above 0 % and at most 100 %."""
+        text = str(value)
+        try:
+            share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            raise must_be("above 0% and at most 100%, such as 10%")
+        return share
+
+
+@dataclass(frozen=True)
+class OneOrMore:
+    """A list that may be written as its only entry."""
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        alone = lambda value: list(value) if isinstance(value, list | tuple) else [value]  # noqa: E731
+        return core_schema.no_info_before_validator_function(alone, handler(kind))
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """A list with at least one entry, and none twice."""
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        def check(values: list[Any]) -> list[Any]:
+            if not values or len(set(values)) < len(values):
+                raise must_be("at least one, and none twice")
+            return values
+
+        return core_schema.no_info_after_validator_function(check, handler(kind))
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """Returns the members of a union; of another type, that type."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def as_written(kind: type, value: Any) -> Any:
+    """Converts a number to its kind, int or float, as YAML reads it; raises pydantic's error if it is none."""
+    if kind is float and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    elif isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise must_be(WORDS[kind])
+
+
+def must_be(what: str) -> "PydanticCustomError":
+    """Returns pydantic's error for a value that must be something else."""
+    from pydantic_core import PydanticCustomError
+
+    return PydanticCustomError("must_be", "it must be {what}", {"what": what})
+
+
+Count = Annotated[int, Range(1, 10**9)]
+"""Number of steps, epochs and the like."""
+
+Tokens = Annotated[int, Range(1, 2**24)]
+"""Tokens of a text, a window or a batch: the Bible has a million."""
+
+Rows = Annotated[int, Range(1, 2**20)]
+"""Rows of a batch: the largest ones in use have some ten thousand."""
+
+Rate = Annotated[float, Range(0, 1, below=True)]
+"""A share below 1, such as dropout."""
+
+Fraction = Annotated[float, Range(0, 1)]
+
+Budget = Annotated[float, Share()]
+"""Share of a pretraining's steps."""
+
+Seconds = Annotated[float, Range(0, 10**6, above=True)]
+"""Seconds of a measurement."""
+
+LearningRate = Annotated[float, Range(0, 1e38)]
+"""A wide range, since a learning rate that is too large leads to divergence, which is reported."""
+
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+
+Seeds = Annotated[list[Seed], OneOrMore(), Distinct()]
+
+Budgets = Annotated[list[Budget], OneOrMore(), Distinct()]
+
+MOST_SEEDS = 10_000
+
+Padding = Annotated[int, Range(0, 2**20)]
+"""Positions of padding beside a text."""
+
+Conversions = Annotated[int, Range(1, 100)]
+"""Conversions of an arm of a study."""
+
+WeightDecay = Annotated[float, Range(0, 1000)]
+
+ToLearn = Annotated[int, Range(1000, 10**12)]
+"""Tokens that a conversion learns from."""
+
+Longest = Annotated[int, Range(16, 2**20)]
+"""Tokens of the longest text that a conversion learns from."""
+
+BatchTokens = Annotated[int, Range(16, 2**24)]
+"""Tokens of a step of a conversion."""
+
+Expansion = Annotated[float, Range(0, 64, above=True)]
+"""Channels of a Mamba core relative to the model's width."""
+
+AnyNumber = Annotated[float, Range(-(2**31), 2**31)]
+"""A number without a range of its own."""
+
+DEEPEST = 1000
+"""Most layers."""
+
+Layers = Annotated[int, Range(1, DEEPEST)]
+Width = Annotated[int, Range(1, 2**16)]
+Classes = Annotated[int, Range(1, 2**20)]
+StepSize = Annotated[float, Range(0, 10**6, above=True)]
+
+
+class Numbers(TypedDict, total=False):
+    """Numbers of configurations in MaBERT and other families, by name; a list has the range for each entry."""
+
+    vocab_size: Annotated[int, Range(1, 2**24)]
+    hidden_size: Width
+    embedding_size: Width
+    num_hidden_layers: Layers
+    num_hidden_groups: Layers
+    inner_group_num: Layers
+    num_attention_heads: Annotated[int, Range(1, 2**12)]
+    intermediate_size: Annotated[int, Range(1, 2**20)]
+    max_position_embeddings: Tokens
+    type_vocab_size: Annotated[int, Range(0, 2**16)]
+    num_labels: Classes
+    initializer_range: Annotated[float, Range(0, 1000)]
+    layer_norm_eps: Fraction
+    norm_eps: Fraction
+    rotary_base: Annotated[float, Range(0, 10**12, above=True)]
+    ssm_expand: Expansion
+    ssm_state_size: Annotated[int, Range(1, 2**12)]
+    ssm_conv_kernel: Annotated[int, Range(1, 2**10)]
+    ssm_dt_rank: Width
+    ssm_dt_min: StepSize
+    ssm_dt_max: StepSize
+    attention_window: Annotated[int, Range(0, 2**24)]
+
+
+def range_of(hint: Any) -> Range:
+    """Returns the range of an annotated type."""
+    return typing.cast(Range, hint.__metadata__[0])
+
+
+RANGES = {name: range_of(hint) for name, hint in typing.get_type_hints(Numbers, include_extras=True).items()}
+"""Ranges of a configuration's numbers by name."""
