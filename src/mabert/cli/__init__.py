@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mabert import __version__
-from mabert.cli.command import Draw, Parser, complain, draw_nothing
+from mabert.cli.command import Draw, OptionError, Parser, complain, draw_nothing
 from mabert.cli.convert import add_convert, add_export
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
     take_any_character()
     try:
         options = parse(arguments, more)
-    except ValueError as error:
+    except OptionError as error:
         complain(one_line(error))
         return BAD_INPUT
     write_messages()

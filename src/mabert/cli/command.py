@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mabert.schema.check import check, hints_of
-from mabert.schema.ranges import OneOrMore, alternatives
+from mabert.schema.ranges import ONE_OR_MORE, alternatives
 
 Draw = Callable[[str, dict[str, Any], Path], Iterator[str]]
 """Draws the result of the named subcommand into a folder; yields a line for each thing drawn."""
@@ -28,8 +28,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {' '.join(message.split())[:300]}; see {self.prog} --help\n")
 
 
-def number(hint: Any) -> dict[str, Any]:
-    """Returns how argparse reads an option of an annotated number."""
+class OptionError(Exception):
+    """An option has a wrong value. It is no ValueError, whose message argparse would drop."""
+
+
+def number(option: str, hint: Any) -> Callable[[str], Any]:
+    """Returns what reads an option of one of the types in `mabert.schema.ranges`.
+
+    Args:
+        option: Name of the option, for messages.
+        hint: The type.
+    """
     kind = typing.get_args(hint)[0]
 
     def read(text: str) -> Any:
@@ -38,11 +47,11 @@ def number(hint: Any) -> dict[str, Any]:
         except ValueError:
             value = text
         try:
-            return check(hint, value)
+            return check(hint, value, option)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
+            raise OptionError(str(error)) from error
 
-    return {"type": read}
+    return read
 
 
 def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> None:
@@ -63,13 +72,13 @@ def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> No
     how: dict[str, Any] = {"dest": name, "default": default}
     how["help"] = text if default is None or "[" in text else f"{text} [%(default)s]".strip()
     hint = alternatives(hint)[0]
-    if OneOrMore() in getattr(hint, "__metadata__", ()):
+    if ONE_OR_MORE in getattr(hint, "__metadata__", ()):
         how["nargs"], (hint,) = "+", typing.get_args(typing.get_args(hint)[0])
     if typing.get_origin(hint) is typing.Literal:
         how["choices"] = typing.get_args(hint)
     elif hint is not str:
         how["metavar"] = option.removeprefix("--").replace("-", "_").upper()
-        how |= number(hint)
+        how["type"] = number(option, hint)
     group.add_argument(option, **how)
 
 

@@ -65,7 +65,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("--jsonl", action="store_true", help="read the input as JSONL, whatever its name")
     added.add_argument(
         "--max-length",
-        **number(Tokens),
+        type=number("--max-length", Tokens),
         help="most tokens of a text [the model's limit; embed: that of its sentence-transformers files; predict: that "
         "of fine-tuning]",
     )
@@ -76,7 +76,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument(
         "--batch-tokens",
-        **number(Tokens),
+        type=number("--batch-tokens", Tokens),
         default=TOKENS_A_BATCH,
         help="most tokens of a batch, padding included [%(default)s]",
     )
@@ -241,7 +241,7 @@ def add_fill_mask(commands: Any) -> None:
     """Masks."""
     added = command(commands, "fill-mask", run_fill_mask, "guess the tokens at each [MASK]")
     add_texts(added)
-    added.add_argument("--top", **number(Tokens), default=5, help="guesses for each mask [%(default)s]")
+    added.add_argument("--top", type=number("--top", Tokens), default=5, help="guesses for each mask [%(default)s]")
 
 
 def run_fill_mask(options: argparse.Namespace) -> None:

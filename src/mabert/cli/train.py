@@ -60,7 +60,9 @@ def add_pretrain(commands: Any) -> None:
         "--start-from", metavar="MODEL", help="model folder whose weights to start from [random weights]"
     )
     added.add_argument("-o", "--output", required=True, help="folder to write")
-    added.add_argument("--budget", metavar="N%", **number(Budget), help="share of the recipe's steps to train [100%%]")
+    added.add_argument(
+        "--budget", metavar="N%", type=number("--budget", Budget), help="share of the recipe's steps to train [100%%]"
+    )
     going_on = added.add_mutually_exclusive_group()
     going_on.add_argument("--resume", action="store_true", help="continue the run in the folder")
     going_on.add_argument(
@@ -233,7 +235,9 @@ def add_extend(commands: Any) -> None:
     """Longer inputs."""
     added = command(commands, "extend", run_extend, "copy a model so that it takes longer inputs")
     added.add_argument("model", help="model folder or hub name, of any family")
-    added.add_argument("--length", **number(Tokens), required=True, help="tokens of the longest input of the copy")
+    added.add_argument(
+        "--length", type=number("--length", Tokens), required=True, help="tokens of the longest input of the copy"
+    )
     added.add_argument("-o", "--output", required=True, help="folder to write the copy to")
 
 

@@ -1,13 +1,17 @@
 """Ranges of sensible numbers as annotated types: `steps: Count` is an int with its range."""
 
 import math
+import re
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict, Union
 
 if typing.TYPE_CHECKING:
     from pydantic_core import PydanticCustomError
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 WORDS = {float: "a number", int: "a whole number", list: "a list with one entry per layer", type(None): "null"}
 """Kinds of numbers, and what a configuration may have in place of one, as messages name them."""
@@ -89,35 +93,45 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Share:
-    """A share of a budget, written `10%` or 0.1."""
+class Read:
+    """Reads a value before its type is checked.
+
+    Attributes:
+        reader: Function that returns what was meant by a value, or the value.
+    """
+
+    reader: Callable[[Any], Any]
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
-        return core_schema.no_info_plain_validator_function(self.read)
-
-    def read(self, value: Any) -> float:
-        """Returns the share as a number; raises pydantic's error if it is none above 0 % and at most 100 %."""
-        text = str(value)
-        try:
-            share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-        except ValueError:
-            share = 0.0
-        if not 0 < share <= 1:
-            raise must_be("above 0% and at most 100%, such as 10%")
-        return share
+        return core_schema.no_info_before_validator_function(self.reader, handler(kind))
 
 
-@dataclass(frozen=True)
-class OneOrMore:
-    """A list that may be written as its only entry."""
+def share_of(value: Any) -> float:
+    """Returns the share that is written `10%` or 0.1; raises pydantic's error if it is none above 0% and up to 100%."""
+    text = str(value)
+    try:
+        share = float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise must_be("above 0% and at most 100%, such as 10%")
+    return share
 
-    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
 
-        alone = lambda value: list(value) if isinstance(value, list | tuple) else [value]  # noqa: E731
-        return core_schema.no_info_before_validator_function(alone, handler(kind))
+def amount_of(value: Any) -> Any:
+    """Returns the number of tokens that is written `400K`, `2M` or `1.5B`; raises pydantic's error for other text."""
+    if not isinstance(value, str):
+        return value
+    said = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([KMB]?)", value.strip().upper())
+    if said is None:
+        raise must_be("a number of tokens such as 400K, 2M or 2000000")
+    return round(float(said[1]) * UNITS[said[2]])
+
+
+ONE_OR_MORE = Read(lambda value: list(value) if isinstance(value, list | tuple) else [value])
+"""Of a list that may be written as its only entry."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +187,7 @@ Rate = Annotated[float, Range(0, 1, below=True)]
 
 Fraction = Annotated[float, Range(0, 1)]
 
-Budget = Annotated[float, Share()]
+Budget = Annotated[float, Read(share_of)]
 """Share of a pretraining's steps."""
 
 Seconds = Annotated[float, Range(0, 10**6, above=True)]
@@ -184,9 +198,9 @@ LearningRate = Annotated[float, Range(0, 1e38)]
 
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 
-Seeds = Annotated[list[Seed], OneOrMore(), Distinct()]
+Seeds = Annotated[list[Seed], ONE_OR_MORE, Distinct()]
 
-Budgets = Annotated[list[Budget], OneOrMore(), Distinct()]
+Budgets = Annotated[list[Budget], ONE_OR_MORE, Distinct()]
 
 MOST_SEEDS = 10_000
 
@@ -198,7 +212,7 @@ Conversions = Annotated[int, Range(1, 100)]
 
 WeightDecay = Annotated[float, Range(0, 1000)]
 
-ToLearn = Annotated[int, Range(1000, 10**12)]
+ToLearn = Annotated[int, Range(1000, 10**12), Read(amount_of)]
 """Tokens that a conversion learns from."""
 
 Longest = Annotated[int, Range(16, 2**20)]

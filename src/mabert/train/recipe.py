@@ -10,10 +10,10 @@ from mabert.data.corpus import Source, parse_sources
 from mabert.schema.check import Checked, check, unknown
 from mabert.schema.configuration import check_configuration
 from mabert.schema.ranges import (
+    ONE_OR_MORE,
     Count,
     Fraction,
     LearningRate,
-    OneOrMore,
     Range,
     Rate,
     Rows,
@@ -78,7 +78,7 @@ class DataRecipe(Checked, where="data"):
         max_tokens: Stop reading after this many tokens.
     """
 
-    sources: Annotated[list[str], OneOrMore()] = field(default_factory=list)
+    sources: Annotated[list[str], ONE_OR_MORE] = field(default_factory=list)
     text_column: str = "text"
     cache: str | None = None
     windows: Literal["packed", "document"] = "packed"
@@ -189,7 +189,7 @@ class PretrainRecipe(Checked):
     tokenizer: str | None = None
     data: DataRecipe = field(default_factory=DataRecipe)
     masking: MaskingRecipe = field(default_factory=MaskingRecipe)
-    stages: Annotated[list[Stage], OneOrMore()] = field(default_factory=lambda: [Stage(128, 0.9), Stage(512, 0.1)])
+    stages: Annotated[list[Stage], ONE_OR_MORE] = field(default_factory=lambda: [Stage(128, 0.9), Stage(512, 0.1)])
     training: TrainingRecipe = field(default_factory=TrainingRecipe)
     start_from: str | None = None
 
@@ -266,7 +266,7 @@ class FinetuneRecipe(Checked):
         padding_safe_masking: Masking; default, the model's. With any but `exact`, batches are run with their padding.
     """
 
-    learning_rates: Annotated[list[LearningRate], OneOrMore()] | None = None
+    learning_rates: Annotated[list[LearningRate], ONE_OR_MORE] | None = None
     epochs: Count | None = None
     batch_size: Rows = 32
     batch_tokens: Tokens | None = None

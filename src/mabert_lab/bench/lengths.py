@@ -19,9 +19,10 @@ from rich.console import Console
 from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert.machine.rounds import Spread
+from mabert.schema.check import check
 from mabert_lab.bench.engines import contender, split, title_of
 from mabert_lab.bench.operators import refuse_unless_correct
-from mabert_lab.bench.profiles import DTYPES, Cell
+from mabert_lab.bench.profiles import Cell, Dtype
 from mabert_lab.bench.results import measured_on, record, table, three_digits
 from mabert_lab.bench.runtimes import RUNTIMES
 from mabert_lab.bench.tasks import even
@@ -124,9 +125,7 @@ def run(
         ValueError: For an unknown dtype, model or engine.
         RuntimeError: An operator is wrong on the GPU.
     """
-    dtype = fast_dtype(device) if dtype is None else dtype
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; there are {', '.join(DTYPES)}")
+    dtype = fast_dtype(device) if dtype is None else check(Dtype, dtype, "dtype")
     more = GPU_TEXTS if device == "cuda" else 1
     if device == "cuda":
         refuse_unless_correct(device)

@@ -5,26 +5,28 @@ See `mabert_lab.bench.tasks` for what is run, `mabert_lab.bench.profiles` for ho
 """
 
 import itertools
+import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
 
 from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
+from mabert.schema.check import Checked
+from mabert.schema.ranges import Range, Read, Tokens
 from mabert_lab.bench.engines import contender, title_of
 from mabert_lab.bench.operators import refuse_unless_correct
-from mabert_lab.bench.profiles import DTYPES, Cell
+from mabert_lab.bench.profiles import Cell, Dtype, Profile
 from mabert_lab.bench.results import measured_on, record, table, three_digits
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
-MEASURES = ("memory", "latency", "training")
-PROFILES = ("paper", "stock", "best")
+Measure = Literal["memory", "latency", "training"]
 
 OF_ENGINES = "engines"
 """Kind of results with contenders other than families run by torch."""
@@ -32,18 +34,20 @@ OF_ENGINES = "engines"
 OF_BATCHES = "batches"
 """Kind of results with batches whose rows were named; the paper's tables have none."""
 
-Shape = tuple[int, int]
-"""Rows and tokens of each; no rows for one text, in training for 32."""
+ONE_TEXT = Read(lambda shape: (0, shape) if isinstance(shape, int) else shape)
+
+Shape = Annotated[tuple[Annotated[int, Range(0, 2**20)], Tokens], ONE_TEXT]
+"""Rows and tokens of each; no rows, or tokens alone, for one text, in training for 32."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Checked):
     """A set of measurements.
 
     Attributes:
         models: Names of contenders, see `mabert_lab.bench.engines.contender`.
-        measures: Names in `MEASURES`.
-        profiles: Names in `PROFILES`.
+        measures: What is measured.
+        profiles: Settings, see `mabert_lab.bench.profiles`.
         dtypes: Names of dtypes; default, `mabert.machine.environment.fast_dtype` alone.
         lengths: Tokens of a text, or a `Shape`.
         protocol: How calls are timed.
@@ -55,10 +59,10 @@ class Plan:
     """
 
     models: Sequence[str] = tuple(FAMILIES)
-    measures: Sequence[str] = MEASURES
-    profiles: Sequence[str] = ("best",)
-    dtypes: Sequence[str] = ()
-    lengths: Sequence[int | Shape] = LENGTHS
+    measures: Sequence[Measure] = typing.get_args(Measure)
+    profiles: Sequence[Profile] = ("best",)
+    dtypes: Sequence[Dtype] = ()
+    lengths: Sequence[Shape] = field(default_factory=lambda: [(0, length) for length in LENGTHS])
     protocol: Protocol = field(default_factory=Protocol)
     small: bool = False
     device: str = "cpu"
@@ -72,20 +76,12 @@ class Plan:
 
     def shapes(self) -> list[Shape]:
         """Returns rows and tokens of each batch, shortest first."""
-        shapes = [each if isinstance(each, tuple) else (0, each) for each in self.lengths]
-        return sorted(shapes, key=lambda shape: shape[::-1])
+        return sorted(self.lengths, key=lambda shape: shape[::-1])
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.models:
             contender(name)
-        known = {"measures": MEASURES, "profiles": PROFILES, "dtypes": tuple(DTYPES)}
-        for what, allowed in known.items():
-            for name in getattr(self, what):
-                if name not in allowed:
-                    raise ValueError(f"{what} is {name!r}; there are {', '.join(allowed)}")
-        for _, length in self.shapes():
-            if length < 1:
-                raise ValueError(f"a length is {length}; it must be at least 1")
         if not self.dtypes:
             object.__setattr__(self, "dtypes", (fast_dtype(self.device),))
 
@@ -93,7 +89,7 @@ class Plan:
         """Yields the cells, shortest first."""
         for profile, dtype, measure in itertools.product(self.profiles, self.dtypes, self.measures):
             for rows, length in self.shapes():
-                what = Cell(measure, profile, dtype, length, self.device, self.small)  # type: ignore[arg-type]
+                what = Cell(measure, profile, dtype, length, self.device, self.small)
                 yield replace(what, texts=(length,) * rows, layout="together") if rows else what
 
     def quick(self) -> "Plan":

@@ -31,6 +31,7 @@ from mabert.model import MaBertConfig
 
 Profile = Literal["paper", "stock", "best"]
 
+Dtype = Literal["float32", "bfloat16"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 SMALL = {"hidden_size": 64, "layer_pattern": "MMT", "num_attention_heads": 2, "intermediate_size": 96}

@@ -3,17 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from mabert.machine.rounds import Spread
+from mabert.schema.check import Checked
+from mabert.schema.ranges import Count, Range, Seconds
 from mabert_lab.bench.bounds import bounds_of
 from mabert_lab.bench.memory import free_memory
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
 from mabert_lab.bench.worker import START, CellError, Ready, Worker
-
-LONGEST = 1_000_000
-"""Maximum seconds of a budget or limit."""
 
 FIRST_CALL = 1.5
 """Factor on the time limit for a model's first call, which touches its memory for the first time."""
@@ -23,7 +22,7 @@ ANCHOR = "mabert"
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Protocol(Checked):
     """How sides are timed (Table A2, shortened on slow machines).
 
     Attributes:
@@ -37,20 +36,15 @@ class Protocol:
             may take `FIRST_CALL` times as long.
 
     Raises:
-        ValueError: A budget or limit is not above 0, or above `LONGEST`.
+        ValueError: A number is out of its range.
     """
 
-    warm: int = 20
-    least: int = 5
-    most: int = 100
-    warm_seconds: float = 2.0
-    budget: float = 20.0
-    limit: float = 150.0
-
-    def __post_init__(self) -> None:
-        for name in ("budget", "limit"):
-            if not 0 < getattr(self, name) <= LONGEST:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most {LONGEST:,} seconds")
+    warm: Annotated[int, Range(0, 10**9)] = 20
+    least: Count = 5
+    most: Count = 100
+    warm_seconds: Annotated[float, Range(0, 10**6)] = 2.0
+    budget: Seconds = 20.0
+    limit: Seconds = 150.0
 
     def part(self, taken: Sequence[Sample]) -> float:
         """Returns the share of its samples that a side has, by number or by seconds."""

@@ -66,14 +66,14 @@ def add_bench(commands: Any) -> None:
     dtype = "bfloat16, float32 [bfloat16 where the processor has instructions for it]"
     add("--dtype", "models", "lengths", nargs="+", metavar="NAME", help=dtype)
     budget = "seconds for a model's calls; at least three to five are made [models 20, lengths 40]"
-    add("--budget", "models", "lengths", **number(Seconds), help=budget)
+    add("--budget", "models", "lengths", type=number("--budget", Seconds), help=budget)
     add("--measure", "models", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
     profile = "settings: best of each model, paper (Table A2), or stock: others as transformers runs them [best]"
     add("--profile", "models", nargs="+", metavar="NAME", help=profile)
     length = "tokens of a text, or ROWSxN for a batch of equal texts, such as 32x512 [128 ... 16384]"
     add("--lengths", "models", nargs="+", type=shape_of, metavar="N", help=length)
     limit = "most seconds of a call; a slower model is left out [150]"
-    add("--limit", "models", **number(Seconds), help=limit)
+    add("--limit", "models", type=number("--limit", Seconds), help=limit)
     device = "cpu or cuda; on a GPU, with its own sizes, nothing is timed if an operator is wrong [cpu]"
     add("--device", "ops", "models", "lengths", choices=("cpu", "cuda"), default="cpu", help=device)
     go_on = "go on with the newest file of the same request, sources and versions: rows that are missing or failed"

@@ -46,9 +46,9 @@ def add_drift(studies: Any) -> None:
     source.add_argument("--texts", metavar="FILE", help=texts)
     source.add_argument("--text-column", help="column of a table that holds the text [text]")
     limit = "most texts, spread over the file [%(default)s]"
-    source.add_argument("--limit", **number(Count), default=32, help=limit)
+    source.add_argument("--limit", type=number("--limit", Count), default=32, help=limit)
     padding = "positions of padding beside each text [0 8 32 128 512 1024]"
-    added.add_argument("--padding", **number(Padding), nargs="+", metavar="N", help=padding)
+    added.add_argument("--padding", type=number("--padding", Padding), nargs="+", metavar="N", help=padding)
     alone = "leave out random weights in every direction and convolution, which take six times as long"
     added.add_argument("--trained-only", action="store_true", help=alone)
     output = "folder to write JSON, figure and table to; the same command goes on where it was stopped [%(default)s]"
@@ -65,7 +65,7 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
     teacher = "make each arm by converting this encoder, instead of pretraining"
     added.add_argument("--from", dest="teacher", metavar="MODEL", help=teacher)
     conversions = "conversions of each arm, with the seeds 0, 1, ... [the scale's, 5]"
-    added.add_argument("--conversions", **number(Conversions), help=conversions)
+    added.add_argument("--conversions", type=number("--conversions", Conversions), help=conversions)
     added.add_argument("--data", default=GLUE, help="folder with GLUE in its official layout [%(default)s]")
     added.add_argument("--seeds", type=seed_list, help="seeds of fine-tuning [the scale's, 0-4]")
     output = "folder to write; all studies may share it, and the same command continues [%(default)s]"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from mabert.data.rows import check_can_read_twice
 from mabert.files.reading import to_json
 from mabert.schema.check import Checked, check, check_part
-from mabert.schema.ranges import Budgets, OneOrMore, Seeds
+from mabert.schema.ranges import ONE_OR_MORE, Budgets, Seeds
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders
 from mabert.train.written import read_yaml, set_field, with_overrides
 from mabert_lab.study.tasks import StudyTask
@@ -113,7 +113,7 @@ class ConvertSettings(Checked, where="convert"):
     """
 
     teacher: str | None = None
-    texts: Annotated[list[str], OneOrMore()] = field(default_factory=list)
+    texts: Annotated[list[str], ONE_OR_MORE] = field(default_factory=list)
     text_column: str = "text"
     seeds: Seeds = field(default_factory=lambda: [0])
     recipe: dict[str, Any] = field(default_factory=dict)
