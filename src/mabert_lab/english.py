@@ -1,27 +1,34 @@
-"""English prose: splits sentences, tells prose from other text, and unwraps paragraphs."""
+"""English prose: splits it into sentences, tells plain ones from other text, and scrambles them."""
 
-from __future__ import annotations
-
+import os
+import random
 import re
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+SHORTEST, LONGEST = 6, 40
+"""Minimum and maximum words of a plain sentence."""
+
+FUNCTION_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """a an the this that these those its their his her our your my each every any some no of to in on at by for
+        from with without into onto over under between through during before after about against as than and or but nor
+        if because while although when where which who whose whether is are was were be been being has have had do does
+        did can could will would shall should may might must not it they he she we you i there such only also very""",
+    )
+)
+"""Words whose place is fixed by grammar: an exchange with another kind of word spoils the sentence."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])([\"')]*)\s+(?=[\"'(]?[A-Z])")
 _ABBREVIATION = re.compile(
     r"(?:\b[A-Z]|\b(?:e\.g|i\.e|etc|vs|cf|al|Fig|Eq|Sec|No|Vol|Ref|resp|approx|Messrs|Mrs?|Prof|Dr|St))\.$"
 )
-_CODE = re.compile(r"https?:|[\\$={}<>|\[\]@^~#%&_*`]|\.\.|--|::|\w\(|[A-Za-z]\.[A-Za-z]|\w/\w|:\w")
-_PLAIN = re.compile(r"[(\"']?[A-Za-z]+(?:['-][A-Za-z]+)*[)\"']?[.,;:!?]?[)\"']?$")
-# An English sentence contains some of these; a heading or a list of names contains none.
-_COMMON = frozenset(
-    re.findall(
-        r"\w+",
-        """a an and are as at be been but by can for from has have if in into is it its may more not of on one only or
-        other should so such than that the their then there these they this to used using was when where which will
-        with you""",
-    )
-)
-_LEAST_WORDS = 5
-# Columns at which text is wrapped, and the share of the longest line in its block from which a line counts as full.
-_NARROWEST, _WIDEST, _FULL = 40, 100, 0.8
+_PLAIN = re.compile(r"[A-Z][a-z]*(?:[,;:]? [A-Za-z]+(?:['-][A-Za-z]+)*)+[.!?]")
+_LEFT_OUT = {"test", "tests", "pydoc_data", "site-packages", "dist-packages"}
+_SHARE = 0.25
+"""Minimum share of function words in a sentence; a heading or a list of names has fewer."""
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -34,48 +41,63 @@ def split_sentences(paragraph: str) -> list[str]:
     return [*sentences, paragraph[start:]]
 
 
-def is_prose(sentence: str) -> bool:
-    """Checks whether a sentence is complete and mostly of plain words, including some very common ones."""
-    if not (sentence[:1].isupper() and sentence[-1:] in ".!?" and sentence.isascii()):
-        return False
-    sentence = sentence.replace("e.g.", "eg").replace("i.e.", "ie")
-    if _CODE.search(sentence) or sentence.count("(") != sentence.count(")") or sentence.count('"') % 2:
-        return False
-    words = sentence.split()
-    plain = sum(1 for word in words if _PLAIN.match(word))
-    common = sum(1 for word in words if word.lower() in _COMMON)
-    return len(words) >= _LEAST_WORDS and plain >= 0.9 * len(words) and common >= 0.15 * len(words)
+def sentences(documents: Iterable[str]) -> Iterator[str]:
+    """Yields the plain sentences of documents in their order, each once.
 
-
-def unwrap(document: str) -> str:
-    """Joins the lines of wrapped paragraphs.
-
-    A line continues in the next one if it does not end a sentence and is full: the next word would hardly have fit into
-    the block's longest line, which has 40 to 100 columns. Headings, lists and text with one paragraph per line stay
-    unchanged.
+    They have 6 to 40 words of letters, commas, semicolons and colons, at least a quarter of them function words; they
+    begin with a capital and end with a full stop, a question or an exclamation mark.
 
     Args:
-        document: Lines; blank ones separate blocks.
+        documents: Texts; blank lines separate paragraphs.
+    """
+    seen: set[str] = set()
+    for document in documents:
+        for paragraph in re.split(r"\n[^\S\n]*\n", document):
+            for sentence in split_sentences(" ".join(paragraph.split())):
+                words = sentence.lower().split()
+                rare = sum(word in FUNCTION_WORDS for word in words) < _SHARE * len(words)
+                if rare or sentence in seen or not (SHORTEST <= len(words) <= LONGEST and _PLAIN.fullmatch(sentence)):
+                    continue
+                seen.add(sentence)
+                yield sentence
+
+
+def installed_documentation(folders: Iterable[str | Path] | None = None) -> list[str]:
+    """Returns the plain sentences of the triple-quoted strings in Python source.
+
+    Nothing is imported or run. Tests and Python's own help are left out. The same installation always gives the same
+    documents.
+
+    Args:
+        folders: Folders of source; default, the standard library and the installed packages.
 
     Returns:
-        The document with one paragraph per line, without blank lines.
+        A document per source file; none has a sentence of another.
     """
-    paragraphs: list[str] = []
-    for block in re.split(r"\n\s*\n", document):
-        lines = [line.strip() for line in block.split("\n") if line.strip()]
-        width = max(map(len, lines), default=0)
-        before = None
-        for line in lines:
-            if before is not None and _NARROWEST <= width <= _WIDEST and _goes_on(before, line, width):
-                paragraphs[-1] += line if re.search(r"\w-$", before) else " " + line
-            else:
-                paragraphs.append(line)
-            before = line
-    return "\n".join(paragraphs)
+    seen: set[str] = set()
+    documents = []
+    for folder in map(Path, folders or map(sysconfig.get_path, ("stdlib", "purelib"))):
+        for path in sorted(folder.rglob("*.py")):
+            if _LEFT_OUT & {*path.relative_to(folder).parts} or not (path.is_file() and os.access(path, os.R_OK)):
+                continue
+            strings = re.findall(r'"""(.*?)"""', path.read_text(encoding="utf-8", errors="ignore"), re.DOTALL)
+            new = [sentence for sentence in sentences(strings) if sentence not in seen]
+            seen.update(new)
+            documents += [" ".join(new)] if new else []
+    return documents
 
 
-def _goes_on(line: str, following: str, width: int) -> bool:
-    """Checks whether two successive lines belong to the same paragraph."""
-    word = following.split(maxsplit=1)[0]
-    full = len(line) + 1 + len(word) >= _FULL * width
-    return full and len(split_sentences(f"{split_sentences(line)[-1]} {word}")) == 1
+def scrambled(sentence: str) -> str | None:
+    """Exchanges function words with others, once and once more per sixteen words; None where nothing can be exchanged.
+
+    The first word, words before punctuation and the punctuation stay, so that only the order gives the sentence away.
+    The same sentence is always scrambled in the same way.
+    """
+    words, draws = sentence.split(), random.Random(sentence)
+    inner = [place for place in range(1, len(words)) if words[place][-1].isalpha()]
+    function = [place for place in inner if words[place].lower() in FUNCTION_WORDS]
+    other = [place for place in inner if place not in function]
+    swaps = min(1 + len(words) // 16, len(function), len(other))
+    for one, two in zip(draws.sample(function, swaps), draws.sample(other, swaps), strict=True):
+        words[one], words[two] = words[two], words[one]
+    return " ".join(words) if swaps else None

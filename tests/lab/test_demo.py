@@ -14,18 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from rich.console import Console
 
 import mabert
 from mabert.model.packing import Unpadding
 from mabert.train.recipe import Stage, load_recipe
 from mabert_lab import cli
-from mabert_lab.demo import converted, padding, pretrained, tour
-from mabert_lab.demo.pretrained import make_examples
-from mabert_lab.demo.sentences import sentences
-from mabert_lab.demo.tour import Steps, demo, free_folder, hold_out, read_documents, waiting
+from mabert_lab import demo as tour
+from mabert_lab.demo import demo, free_folder, hold_out, make_examples, read_documents
+from mabert_lab.english import sentences
 from tests.conversion.conftest import make_small
 from tests.conversion.helpers import is_installed, saved_teacher
 from tests.lab.pages import fetched
@@ -68,10 +64,9 @@ def walked(folder, own_text, teacher, patch):
     make_small(patch)
     patch.setenv("MABERT_CACHE", str(folder.parent / "cache"))
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    patch.setattr(pretrained, "EXAMPLES", {"train": 64, "validation": 32})
-    patch.setattr(pretrained, "load_recipe", small)
+    patch.setattr(tour, "EXAMPLES", {"train": 64, "validation": 32})
+    patch.setattr(tour, "load_recipe", small)
     patch.setattr(tour, "VOCABULARY", 200)
-    patch.setattr(converted, "CHUNK", 8)
     return demo(folder, [str(own_text)], steps=10, teacher=str(teacher), tokens=1000)
 
 
@@ -109,8 +104,9 @@ def test_everything_is_measured(walk):
 
 def test_the_teacher_is_converted_and_both_are_asked(walk):
     folder, result = walk
-    assert result["conversion"]["pattern"].count("M") == 2
-    assert result["conversion"]["tokens"] >= result["conversion"]["wanted"] == 1000
+    outcome = result["conversion"]["outcome"]
+    assert outcome["pattern"].count("M") == 2
+    assert sum(stage["tokens"] for stage in outcome["stages"].values()) >= result["conversion"]["wanted"] == 1000
     assert (folder / "converted/conversion.html").is_file()
     answers = result["questions"]["answers"]
     assert len({answer["question"] for answer in answers}) == 5
@@ -119,67 +115,49 @@ def test_the_teacher_is_converted_and_both_are_asked(walk):
         assert not questions & {answer["answer"], answer["teacher"]}
         assert (answer["place"] == 1) == (answer["answer"] == answer["teacher"])
         assert -1.001 < answer["cosine"] < 1.001
-    cut, whole, student = result["long"]
-    assert (cut["tokens"], cut["model"], whole["model"], student["model"]) == (8, "teacher", "teacher", "student")
-    assert whole["tokens"] == student["tokens"] > 8
-    assert whole["cosine"] == pytest.approx(1, abs=1e-5)
 
 
 def test_a_student_that_is_its_teacher_finds_what_it_finds(teacher, documents):
     model = mabert.load(teacher)
     passages = [paragraph for paragraphs in documents[:9] for paragraph in paragraphs]
-    found = converted.search(model, model, passages[:5], passages[5:])
+    found = tour.search(model, model, passages[:5], passages[5:])
     assert found["alike"] == pytest.approx(1, abs=1e-5)
     assert [answer["place"] for answer in found["answers"]] == [1] * 5
-    assert converted.search(model, model, passages[:2], passages)["answers"][1]["answer"] == passages[1]
-
-
-def test_a_text_that_the_teacher_reads_whole_is_not_read_for_its_length(teacher):
-    model = mabert.load(teacher)
-    assert converted.read_long(model, model, "the old house stands beside the road") == []
-
-
-@given(st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), max_size=6), st.sets(st.sampled_from("abcdef")))
-def test_nothing_of_the_help_is_learnt(documents, topic):
-    kept = converted.without(["\n".join(sorted(each)) for each in documents], ["\n".join(sorted(topic))])
-    assert kept == ["\n".join(sorted(each)) for each in documents if not each & topic]
+    assert tour.search(model, model, passages[:2], passages)["answers"][1]["answer"] == passages[1]
 
 
 def test_the_questions_suit_the_help_of_this_python():
-    questions, passages = converted.asked(converted.help_topics(), [])
-    assert questions == converted.QUESTIONS
+    questions, passages = tour.asked(tour.help_topics(), [])
+    assert questions == tour.QUESTIONS
     assert len(passages) > 100
     for words in ("garbage-collected", "Default parameter values", "items of a tuple", "finding and loading modules"):
         assert any(words in passage for passage in passages), words
 
 
-def test_a_tour_without_a_teacher_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_tour_without_a_teacher_says_so_and_goes_on(own_text, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    at = Steps(Console(stderr=True, width=200))
-    first = tour.run_converted(at, tmp_path, "owner/none", 1000, ["a text"], [], [])
+    monkeypatch.setattr(tour, "train_wordpiece", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        demo(tmp_path / "out", [str(own_text)], teacher="owner/none")
+    told = " ".join(capsys.readouterr().err.split())
     said = "no model 'owner/none': neither a folder here nor to be had from the hub"
-    assert first == {"left_out": said}
-    assert capsys.readouterr().err == f"no conversion: {said}; the tour goes on with pretraining\n"
-    assert not at.seconds
+    assert f"no conversion: {said}; the tour goes on with pretraining 2 training a tokenizer" in told
 
 
 def test_of_a_short_text_nearly_all_is_learnt_from_and_of_next_to_none_nothing(teacher):
-    _, tokens = converted.teacher_here(str(teacher), ["the old house"] * 1000, 10**6)
-    assert tokens == int(converted.SHARE * 3000)
-    assert converted.teacher_here(str(teacher), ["the old house"] * 1000, 2000)[1] == 2000
-    with pytest.raises(converted.NoConversionError, match="the text has 30 tokens, too few for a conversion"):
-        converted.teacher_here(str(teacher), ["the old house"] * 10, 2000)
+    _, tokens = tour.teacher_here(str(teacher), ["the old house"] * 1000, 10**6)
+    assert tokens == int(tour.SHARE * 3000)
+    assert tour.teacher_here(str(teacher), ["the old house"] * 1000, 2000)[1] == 2000
+    with pytest.raises(ValueError, match="the text has 30 tokens, too few for a conversion"):
+        tour.teacher_here(str(teacher), ["the old house"] * 10, 2000)
 
 
 def test_exact_masking_does_not_move_a_token_and_none_does(walk):
-    moved = {}
-    for row in walk[1]["padding"]:
-        moved.setdefault((row["masking"], row["side"]), []).append(row["moved"])
-    assert max(moved["exact", "left"] + moved["exact", "right"]) < 1e-5
-    assert max(moved["unpadded", "left"] + moved["unpadded", "right"]) < 1e-5
-    assert max(moved["none", "left"]) > 1e-3
-    assert max(moved["none", "left"]) > max(moved["pre+post", "left"]) > 1e-4
+    as_run, exact, papers, none = walk[1]["padding"].values()
+    assert max(as_run, exact) < 1e-5
+    assert none > papers > 1e-4
+    assert none > 1e-3
 
 
 def test_the_masks_are_measured_where_padding_is_run(walk, monkeypatch):
@@ -193,8 +171,8 @@ def test_the_masks_are_measured_where_padding_is_run(walk, monkeypatch):
             return Unpadding.of(valid, *more)
 
     monkeypatch.setattr("mabert.model.inputs.Unpadding", Noted)
-    rows = padding.padding_drift(walk[0] / "converted", "the reader moves under the road")
-    assert len(runs) == len([row for row in rows if row["masking"] == "unpadded" and row["padding"]])
+    tour.moved_by_padding(walk[0] / "converted", "the reader moves under the road")
+    assert len(runs) == 2 * len(tour.PADDINGS)
 
 
 def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, capsys):
@@ -203,7 +181,7 @@ def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, ca
     def stop(*_):
         raise KeyboardInterrupt("saved checkpoint-3; go on with --resume")
 
-    monkeypatch.setattr(tour, "run_converted", stop)
+    monkeypatch.setattr(tour, "teacher_here", stop)
     assert cli.main(["demo", "--text", str(own_text), "-o", str(tmp_path / "out")]) == 130
     told = capsys.readouterr().err
     assert f"the tour does not go on, it begins anew; remove {tmp_path / 'out'}, where it got to" in told
@@ -211,9 +189,8 @@ def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, ca
 
 
 def test_the_commands_that_the_tour_ends_with_run_on_what_it_leaves(walk, monkeypatch, capsys):
-    *activating, embed, predict, fill = tour.next_commands(walk[0], with_converted=True)
+    *activating, embed, predict, fill = tour.next_commands(walk[0])
     assert all(line.startswith(". ") for line in activating)
-    assert tour.next_commands(walk[0], with_converted=False) == [*activating, predict, fill]
     answers = []
     for line in (embed, predict, fill):
         echo, text, pipe, program, *arguments = shlex.split(line)
@@ -249,7 +226,7 @@ def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, tmp_path):
 def test_the_page_is_self_contained(walk):
     page = (walk[0] / "index.html").read_text(encoding="utf-8")
     drawn = {tag: len(re.findall(rf"<{tag}\b", page)) for tag in ("svg", "section", "table", "script")}
-    assert drawn == {"svg": 6, "section": 5, "table": 4, "script": 0}
+    assert drawn == {"svg": 4, "section": 5, "table": 5, "script": 0}
     assert not fetched(page)
 
 
@@ -297,7 +274,7 @@ def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch, cap
     taken = []
     monkeypatch.setattr(tour, "read_documents", lambda text: [])
     monkeypatch.setattr(tour, "make_examples", lambda learnt, held_out: {})
-    monkeypatch.setattr(tour, "run_converted", lambda *given: 1 / 0)
+    monkeypatch.setattr(tour, "teacher_here", lambda *given: 1 / 0)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             cli.main(["demo"])
@@ -308,12 +285,3 @@ def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch, cap
     (tmp_path / "demo-out-5").mkdir()
     assert free_folder() == Path("demo-out-5")
     assert cli.main(["demo", "-o", "demo-out-4"]) == 2
-
-
-def test_waiting_shows_a_clock_on_a_terminal_only():
-    shown, hidden = (Console(file=io.StringIO(), force_terminal=terminal) for terminal in (True, False))
-    for console in (shown, hidden):
-        with waiting(console, "training"):
-            pass
-    assert re.search(r"training.*\d:\d\d:\d\d", shown.file.getvalue())
-    assert hidden.file.getvalue() == ""

@@ -26,7 +26,7 @@ def run_demo(options: argparse.Namespace) -> None:
     """`mabert demo`."""
     check_installed(*EXTRAS["lab"])
     load_libraries()
-    from mabert_lab.demo.tour import demo
+    from mabert_lab.demo import demo
 
     demo(options.output, options.text)
 

@@ -1,1 +1,0 @@
-"""`mabert demo`: the tour."""
