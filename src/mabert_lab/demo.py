@@ -325,7 +325,7 @@ def render(result: dict[str, Any]) -> str:
         scored = [entry for entry in run["history"] if "eval_accuracy" in entry]
         tuned[name] = ([entry["epoch"] for entry in scored], [entry["eval_accuracy"] for entry in scored])
     accuracy = line_chart(tuned, "epoch", "accuracy on unseen sentences", dots=True)
-    shown = {
+    shown: dict[str, Any] = {
         "result": result,
         "loss": Figure(loss_chart(pretraining["history"], changes), "Loss against step, training and held out"),
         "accuracy": Figure(accuracy, "Accuracy against epoch for both"),
@@ -343,10 +343,9 @@ def next_commands(folder: Path) -> list[str]:
     """Returns lines for a shell that use the models in the tour's folder, each on a text of its own."""
     activate = Path(os.path.relpath(sys.prefix)) / "bin/activate"
     lines = [] if shutil.which("mabert") or not activate.is_file() else [f". {shlex.quote(str(activate))}"]
-    uses = {
-        "converted": "echo 'When is memory freed?' | mabert embed",
-        "classifier-pretrained/seed-0": "echo 'The is file closed.' | mabert predict",
-        "pretrained": "echo 'The file is [MASK].' | mabert fill-mask",
+    places = {
+        folder / "converted": "echo 'When is memory freed?' | mabert embed",
+        folder / "classifier-pretrained/seed-0": "echo 'The is file closed.' | mabert predict",
+        folder / "pretrained": "echo 'The file is [MASK].' | mabert fill-mask",
     }
-    places = {folder / name: use for name, use in uses.items()}
     return lines + [f"{use} {shlex.quote(str(place))}" for place, use in places.items() if place.exists()]
