@@ -324,11 +324,10 @@ def render(result: dict[str, Any]) -> str:
     for name, run in result["fine-tuning"].items():
         scored = [entry for entry in run["history"] if "eval_accuracy" in entry]
         tuned[name] = ([entry["epoch"] for entry in scored], [entry["eval_accuracy"] for entry in scored])
-    accuracy = line_chart(tuned, "epoch", "accuracy on unseen sentences", dots=True)
     shown: dict[str, Any] = {
         "result": result,
         "loss": Figure(loss_chart(pretraining["history"], changes), "Loss against step, training and held out"),
-        "accuracy": Figure(accuracy, "Accuracy against epoch for both"),
+        "accuracy": Figure(line_chart(tuned, "epoch", "accuracy on unseen sentences", dots=True), "Accuracy by epoch"),
     }
     if told := result.get("conversion"):
         outcome = told["outcome"]

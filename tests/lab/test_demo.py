@@ -235,9 +235,7 @@ def test_a_folder_in_use_and_too_little_text_are_refused(walk, tmp_path):
         demo(walk[0])
     short = tmp_path / "short.txt"
     short.write_text("The one sentence that is here was not enough.", encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=r"has 0 plain .* to learn from and 1 others, .*; at least 50 of each are needed"
-    ):
+    with pytest.raises(ValueError, match=r"has 0 plain .* to learn from and 1 others .*; at least 50 of each"):
         demo(tmp_path / "out", [str(short)])
     assert not (tmp_path / "out").exists()
 
