@@ -108,7 +108,7 @@ def test_what_would_not_fit_the_weights_is_refused(tmp_path, start):
         ({"tokenizer": str(tmp_path / "other")}, r"the tokenizer is not the one in .*start, whose ids the weights"),
         (
             {"model": {"padding_safe_masking": "both"}},
-            r"the recipe's model fields do not go with .*start: .*padding_safe",
+            "model.padding_safe_masking is 'both'; it must be one of 'none'",
         ),
     ):
         with pytest.raises(ValueError, match=message):

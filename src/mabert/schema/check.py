@@ -137,15 +137,15 @@ def one_line(error: "ValidationError", where: str) -> str:
     name = where
     for key in place[:-2] if is_key else place:
         name += f"[{key}]" if isinstance(key, int) else f".{key}"
-    name = name.removeprefix(".")
+    name = name.removeprefix(".") or "the recipe"
     if kind == "value_error":
         return str(about["error"])
     if kind == "unknown":
-        prefix = f"{name}." if name else ""
+        prefix = f"{name}." if where or place else ""
         known, deeper = ([prefix + each for each in about[which]] for which in ("known", "deeper"))
         return unknown(f"{prefix}{about['key']}", known, deeper)
     if kind == "lacks":
-        return f"{name or 'the recipe'} lacks {about['missing']}"
+        return f"{name} lacks {about['missing']}"
     if kind == "literal_error":
         right = f"one of {about['expected'].replace(' or ', ', ')}"
     else:

@@ -3,10 +3,11 @@
 import functools
 import typing
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from mabert.schema.check import check, mapping_of
-from mabert.schema.ranges import RANGES, AnyNumber, Declared, Range, Rate, alternatives, range_of
+from mabert.schema.ranges import RANGES, AnyNumber, Range, Rate, alternatives, range_of
 
 
 def check_configuration(
@@ -28,12 +29,17 @@ def check_configuration(
     own = {name: value for name, value in fields.items() if name in declared}
     checked = {**fields, **check(_typed(tuple(declared.items()), written), own, where)}
     others = {name: value for name, value in fields.items() if name not in declared}
-    numbers = [name for name, value in others.items() if name in RANGES or type(value) in (int, float)]
+    numbers = [name for name, value in others.items() if name in RANGES or is_number(value)]
     check(_typed(tuple((name, int | float | None) for name in numbers), written), others, where)
     vocabulary, padding = checked.get("vocab_size"), checked.get("pad_token_id")
     if vocabulary is not None and padding is not None:
-        check(mapping_of("Padding", {"pad_token_id": Annotated[int, Range(0, vocabulary - 1)]}), checked, where)
+        check(Annotated[int, Range(0, vocabulary - 1)], padding, f"{where}.pad_token_id".removeprefix("."))
     return checked
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, and not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def range_named(name: str) -> Range:
@@ -48,14 +54,10 @@ def _typed(declared: tuple[tuple[str, Any], ...], written: bool) -> Any:
 
 
 def _hint(name: str, kind: Any, written: bool) -> Any:
-    members = [each for each in alternatives(kind) if each is not type(None)]
-    entries = [entry for each in members for entry in (typing.get_args(each) if _is_list(each) else (each,))]
-    leaves = {leaf for entry in entries for leaf in alternatives(entry)} - {type(None)}
-    if leaves <= {int, float}:
-        return Annotated[kind, Declared(range_named(name), written)]
-    plain = len(members) == 1 and (leaves <= {str, bool} or typing.get_origin(members[0]) is Literal)
+    members = {each for each in alternatives(kind) if each is not type(None)}
+    lists = {each for each in members if typing.get_origin(each) is list}
+    leaves = members - lists | {leaf for each in lists for leaf in alternatives(typing.get_args(each)[0])}
+    if leaves <= {int, float, type(None)}:
+        return Annotated[kind, replace(range_named(name), written=written)]
+    plain = len(members) == 1 and (leaves <= {str, bool} or typing.get_origin(*members) is Literal)
     return kind if plain else Any  # the rest is left to transformers
-
-
-def _is_list(kind: Any) -> bool:
-    return typing.get_origin(kind) is list

@@ -1,5 +1,6 @@
 """Ranges of sensible numbers as annotated types: `steps: Count` is an int with its range."""
 
+import contextlib
 import math
 import re
 import types
@@ -21,19 +22,22 @@ WORDS = {float: "a number", int: "a whole number", list: "a list with one entry 
 class Range:
     """The range of a number, which must be finite in any case.
 
-    In a recipe, `Annotated[float, Range(...)]` also takes whole numbers and text such as `6e-4`, as YAML reads it.
+    `Annotated[kind, Range(...)]` takes the kinds of numbers that `kind` names, None and lists of numbers where it names
+    those.
 
     Attributes:
         least: Smallest value.
         most: Largest value.
         above: Whether the number must exceed `least`.
         below: Whether the number must be below `most`.
+        written: Whether to read a number as YAML writes it: `1e-6` is text there, and `1` a whole number.
     """
 
     least: float
     most: float
     above: bool = False
     below: bool = False
+    written: bool = True
 
     def __contains__(self, value: float) -> bool:
         enough = value > self.least if self.above else value >= self.least
@@ -45,49 +49,24 @@ class Range:
         return f"{'above' if self.above else 'at least'} {least} and {'below' if self.below else 'at most'} {most}"
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(lambda value: self.within(as_written(kind, value)))
-
-    def within(self, value: Any) -> Any:
-        """Returns a number in the range; raises pydantic's error for another."""
-        if value not in self:
-            raise must_be(str(self))
-        return value
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The range of a configuration's number, which must have the declared type exactly.
-
-    Attributes:
-        range: The range of the number, or of each number in a list.
-        written: Whether it was written in YAML, which reads `1e-6` as text and `1` as a whole number.
-    """
-
-    range: Range
-    written: bool = False
-
-    def __get_pydantic_core_schema__(self, declared: Any, handler: Any) -> Any:
         from pydantic_core import SchemaValidator, core_schema
 
-        kinds = {typing.get_origin(each) or each: each for each in alternatives(declared)}
+        kinds: dict[Any, Any] = {typing.get_origin(each) or each: each for each in alternatives(kind)}
         entry = Annotated[typing.get_args(kinds[list])[0], self] if list in kinds else None
         entries = None if entry is None else SchemaValidator(handler.generate_schema(list[entry]))  # type: ignore[valid-type]
 
         def check(value: Any) -> Any:
-            if (
-                self.written
-                and float in kinds
-                and (isinstance(value, str) or (int not in kinds and type(value) is int))
-            ):
-                value = as_written(float, value)
-            if isinstance(value, bool) or not isinstance(value, tuple(kinds)):
-                words = [WORDS[kind] for kind in kinds if not (kind is int and float in kinds)]
-                raise must_be(" or ".join(words) + (", such as 1.0" if {float, int} & {*kinds} == {float} else ""))
+            if self.written and float in kinds and not isinstance(value, (bool, *kinds)):
+                with contextlib.suppress(TypeError, ValueError, OverflowError):  # it is refused below
+                    value = float(value)
+            if isinstance(value, bool) or not any(isinstance(value, each) for each in kinds):
+                right = " or ".join(WORDS[each] for each in kinds if each is not int or float not in kinds)
+                raise must_be(right if self.written or float not in kinds or int in kinds else f"{right}, such as 1.0")
             if entries is not None and isinstance(value, list):
                 return entries.validate_python(value)
-            return value if value is None else self.range.within(value)
+            if value is not None and value not in self:
+                raise must_be(str(self))
+            return value
 
         return core_schema.no_info_plain_validator_function(check)
 
@@ -152,18 +131,6 @@ class Distinct:
 def alternatives(hint: Any) -> tuple[Any, ...]:
     """Returns the members of a union; of another type, that type."""
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def as_written(kind: type, value: Any) -> Any:
-    """Converts a number to its kind, int or float, as YAML reads it; raises pydantic's error if it is none."""
-    if kind is float and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (TypeError, ValueError, OverflowError):
-            pass
-    elif isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise must_be(WORDS[kind])
 
 
 def must_be(what: str) -> "PydanticCustomError":

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mabert.data.corpus import Source, parse_sources
 from mabert.schema.check import Checked, check, unknown
-from mabert.schema.configuration import check_configuration
+from mabert.schema.configuration import check_configuration, is_number
 from mabert.schema.ranges import (
     ONE_OR_MORE,
+    Budget,
     Count,
     Fraction,
     LearningRate,
@@ -198,9 +199,7 @@ class PretrainRecipe(Checked):
         if self.start_from == "":
             raise ValueError("start_from is ''; it must be a model's folder or name")
         # Checked before torch and transformers load, which takes seconds; numbers written as text are checked later.
-        check_configuration(
-            {name: value for name, value in self.model.items() if type(value) in (int, float)}, {}, "model"
-        )
+        check_configuration({name: value for name, value in self.model.items() if is_number(value)}, {}, "model")
         from mabert.baselines.registry import family_named
 
         family = family_named(self.architecture)
@@ -229,8 +228,7 @@ class PretrainRecipe(Checked):
 
     def at_budget(self, share: float) -> "PretrainRecipe":
         """Returns the same run at a share of its steps, with its own warm-up and decay (Table A1's step budgets)."""
-        if not 0 < share <= 1:
-            raise ValueError(f"the budget is {share:.0%} of the steps; it must be above 0 % and at most 100 %")
+        share = check(Budget, share, "budget")
         steps = max(1, round(self.training.steps * share))
         warmup = round(self.training.warmup_steps * share)
         return dataclasses.replace(self, training=dataclasses.replace(self.training, steps=steps, warmup_steps=warmup))

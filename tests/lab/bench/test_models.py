@@ -7,6 +7,7 @@ import pytest
 
 from mabert_lab.bench import lengths, models
 from mabert_lab.bench.models import Plan
+from mabert_lab.bench.turns import Protocol
 from mabert_lab.report.efficiency_section import efficiency_page
 from mabert_lab.report.sources import find
 
@@ -21,12 +22,17 @@ PROFILES = ("paper", "stock", "best")
         ({"measures": ["speed"]}, "measures[0] is 'speed'; it must be one of 'memory', 'latency', 'training'"),
         ({"profiles": ["fast"]}, "profiles[0] is 'fast'; it must be one of 'paper', 'stock', 'best'"),
         ({"dtypes": ["float16"]}, "dtypes[0] is 'float16'"),
+        *(
+            ({name: value}, f"{name} is {value}; it must be above 0 and at most 1000000")
+            for name in ("budget", "limit")
+            for value in (0.0, -1.0, 2e6, float("inf"))
+        ),
         ({"lengths": [0]}, "lengths[0][1] is 0; it must be at least 1"),
     ],
 )
 def test_a_plan_that_cannot_be_run_is_refused(fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        Plan(**fields)
+        (Protocol if {*fields} <= {"budget", "limit"} else Plan)(**fields)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
