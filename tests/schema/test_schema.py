@@ -82,7 +82,7 @@ class Whole(Checked):
     ("content", "told"),
     [
         (3, "the recipe is 3; it must be a mapping of fields"),
-        ({"wrod": "a"}, "unknown field 'wrod'; did you mean 'word'?"),
+        ({"wordy": "a"}, "unknown field 'wordy'; did you mean 'word'?"),
         ({"count": 1}, "unknown field 'count'; did you mean 'part.count'?"),
         ({"xyz": 1}, "unknown field 'xyz'; there are ['learn', 'named', 'part', 'parts', 'seeds', 'some', 'word']"),
         (
