@@ -27,7 +27,7 @@ def draw(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
             write_text(folder / "conversion.html", render(result))
             yield f"{folder / 'conversion.html'}: its figures"
         elif command == "pretrain":
-            from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
+            from mabert_lab.report.document import loss_chart, on_paper, stage_ends
 
             outcome = result["outcome"]
             chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))

@@ -187,10 +187,9 @@ def plan_of(options: argparse.Namespace) -> Any:
 
 def report_on(files: list[str], output: Path) -> Path:
     """Writes tables and figures of efficiency results to a folder; returns the file of the tables."""
-    from mabert_lab.report.efficiency_section import efficiency_page
-    from mabert_lab.report.engines import engines_page
-    from mabert_lab.report.figures import on_paper
-    from mabert_lab.report.sources import find
+    from mabert_lab.report.costs import efficiency_page, engines_page
+    from mabert_lab.report.document import on_paper
+    from mabert_lab.report.whole import find
 
     found = find(files)
     pages = {}
@@ -237,8 +236,7 @@ def add_report(commands: Any) -> None:
 
 def run_report(options: argparse.Namespace) -> None:
     """`mabert report`."""
-    from mabert_lab.report.sources import find
-    from mabert_lab.report.whole import write_report
+    from mabert_lab.report.whole import find, write_report
 
     found = find(options.paths)
     page, text, *others = write_report(found, Path(options.output))

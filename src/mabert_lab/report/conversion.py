@@ -6,8 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 
-from mabert_lab.report.document import Figure, from_template, table
-from mabert_lab.report.figures import COLOURS, INK, line_chart, plain, svg
+from mabert_lab.report.document import COLOURS, INK, Figure, from_template, line_chart, svg, table, with_grid
 
 KINDS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}
 """Colour and meaning of a layer's letter."""
@@ -99,7 +98,7 @@ def schedule(pattern: str, lost: Sequence[float]) -> Figure:
     above.set_ylabel("importance")
     above.set_ylim(bottom=0)
     above.tick_params(bottom=False)
-    plain(above)
+    with_grid(above)
     below.set_xlim(-0.6, len(pattern) - 0.4)
     below.set_ylim(-0.05, 1.05)
     below.set_yticks([])
@@ -122,6 +121,6 @@ def agreement(bands: dict[str, Any]) -> Figure:
         axes.set_xlabel("tokens of a text")
         axes.set_title(title, fontsize=10)
         axes.set_ylim(top=1)
-        plain(axes)
+        with_grid(axes)
     drawing.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return Figure(svg(drawing), "Cosine to the teacher and nearest neighbours found, by tokens")

@@ -1,25 +1,31 @@
-"""Pages: Markdown from a template, and the same as one HTML page that loads nothing else.
+"""Pages: Markdown from a template, the same as one HTML page that loads nothing else, and their figures as inline SVG.
 
 Tables are data frames of text with a title and notes in their attributes. Pages without a Markdown version have their
 own HTML template, which extends the page's.
 """
 
+import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise, product
+from itertools import accumulate, cycle, pairwise, product
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, pass_eval_context
 from jinja2.nodes import EvalContext
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import MaxNLocator
 
 MISSING = "\N{EN DASH}"
+
 FLAG = "**Flagged:** "
 """Begins a note that must not be overlooked."""
 
@@ -181,8 +187,11 @@ def _table(frame: pd.DataFrame) -> Markup:
 
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable(["link", "autolink", "reference", "html_inline", "code"])
+
 _MARKDOWN.add_render_rule("image", _drawn)
+
 _TABLES = MarkdownIt("zero").enable(["table", "entity"])
+
 for _parser in (_MARKDOWN, _TABLES):
     _parser.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>\n')
     _parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
@@ -194,8 +203,122 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     finalize=_finished,
 )
+
 _TEMPLATES.filters |= {
     "markdown": markdown,
     "table": _table,
     "flat": lambda nested: pd.json_normalize([dict(nested)]).iloc[0].items(),
 }
+
+INK = "#1b2a38"
+
+COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
+
+DASHED = (0, (4, 2.5))
+"""Line style of the paper's numbers."""
+
+
+class Look(NamedTuple):
+    """Colour and marker of a model."""
+
+    colour: str
+    marker: str
+
+
+LOOKS = {
+    "bert": Look("#222222", "s"),
+    "albert": Look("#56b4e9", "^"),
+    "longformer": Look("#009e73", "v"),
+    "bigbird": Look("#e69f00", "D"),
+    "deberta": Look("#cc79a7", "P"),
+    "modernbert": Look("#0072b2", "X"),
+    "mabert": Look("#d55e00", "o"),
+}
+"""Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow, invisible on white."""
+
+
+def line_chart(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    x_label: str,
+    y_label: str,
+    *,
+    dots: bool = False,
+    marks: Sequence[float] = (),
+) -> str:
+    """Draws curves over one axis.
+
+    Args:
+        lines: x and y values by name.
+        x_label: Label of x with its unit; x is a count.
+        y_label: Label of y with its unit.
+        dots: Whether to mark each point, if there are few.
+        marks: x values of vertical lines.
+
+    Returns:
+        SVG text.
+    """
+    figure = Drawing(figsize=(6.4, 3.2), layout="constrained")
+    axes = figure.subplots()
+    colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()]
+    strokes = cycle(product(("-", "--", ":"), colours))  # a colour comes again in another style
+    for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
+        form = ("o" if dots else "") + style
+        axes.plot(x, y, form, label=name, color=colour, linewidth=1.6, markersize=4.5)
+    for mark in marks:
+        axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    with_grid(axes)
+    if len(lines) > len(COLOURS):
+        figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    else:
+        axes.legend(frameon=False)
+    return svg(figure)
+
+
+def with_grid(axes: Axes) -> None:
+    """Sets a light grid, and removes the frame on sides without a scale."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def svg(figure: Drawing) -> str:
+    """Renders a figure as SVG without XML preamble; text stays text, so that it can be searched and read aloud."""
+    out = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mabert"}):
+        figure.savefig(out, format="svg", metadata=nothing, transparent=True)
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def on_paper(svg_text: str) -> str:
+    """Adds a white background, for a file that may be shown on a dark one."""
+    return svg_text.replace("<svg ", '<svg style="background: #fff" ', 1)
+
+
+def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
+    """Draws training and held-out loss over the steps of a pretraining, as SVG.
+
+    Args:
+        history: The run's log, as in its `result.json`.
+        marks: Steps to mark, such as those at which the windows grow.
+    """
+    logged = [entry for entry in history if "loss" in entry]
+    held_out = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
+    lines = {
+        "training": ([entry["step"] for entry in logged], [entry["loss"] for entry in logged]),
+        "held out": (list(held_out), list(held_out.values())),
+    }
+    return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
+
+
+def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Returns the steps at which a run's windows change length.
+
+    Args:
+        steps: Steps of the whole run.
+        stages: The stages in its request, each with its `share` of the steps.
+    """
+    return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

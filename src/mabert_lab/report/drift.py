@@ -1,13 +1,18 @@
-"""The effect of padding on a text's vector: which regimes drift, and which maskings cure them."""
+"""The effect of padding on a text's vector: tables, figures, and the claims that it decides."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-from mabert_lab.report.document import MISSING, table
+from mabert_lab.report.document import INK, MISSING, svg, table, with_grid
+from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
 
 Drift = Mapping[str, Any]
 """What `mabert study drift` wrote."""
@@ -26,6 +31,7 @@ MASKINGS = {
 """Label, colour and line style of each masking."""
 
 VECTORS = {"cls": "[CLS]", "mean": "mean of tokens"}
+
 SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("left", "unmasked"))
 """Side of the padding, and whether attention is masked; the first is what the paper's text says."""
 
@@ -33,6 +39,7 @@ STABLE = 1e-9
 """Cosine distances above this are drift; float32 rounding stays far below."""
 
 SITUATION = ("weights", "direction", "conv", "side", "attention")
+
 _HEAD = ("weights", "scan", "convolution", "padding", "attention")
 
 
@@ -85,3 +92,151 @@ def _farthest(result: Drift, vector: str) -> pd.DataFrame:
 def written(value: float) -> str:
     """Formats a cosine distance; 0 if it is only rounding."""
     return MISSING if math.isnan(value) else "0" if value < STABLE else f"{value:.2g}"
+
+
+STRONGLY, HARDLY = 0.1, 0.5
+"""Shares of the drift without masks. Masks suppress drift strongly if at most the first is left, and do not if more
+than the second is."""
+
+LEAST = 16
+"""Minimum texts for a decision."""
+
+Curves = Mapping[str, Mapping[str, Any]]
+"""Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
+
+
+def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
+    """Yields a verdict for each model and situation."""
+    for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
+        trained = [row for row in result["rows"] if row["weights"] == "trained"]
+        scans = dict.fromkeys(row["direction"] for row in trained)
+        for scan, (side, attention) in product(scans, SITUATIONS):
+            where = (scan, side, attention)
+            rows = [row for row in trained if (row["direction"], row["side"], row["attention"]) == where]
+            papers = where == ("forward", *SITUATIONS[0])
+            place = f"{scan} scan, padding {side}, attention {attention}" + ", the paper's text" * papers
+            place += f", {name}" if len(drifts) > 1 else ""
+            group = "in the paper's text" if papers else f"attention {attention}"
+            verdict = verdict_on(claim, place, _compared(claim, {row["masking"]: row for row in rows}, result["texts"]))
+            yield replace(verdict, group=group)
+
+
+def _compared(claim: Claim, curves: Curves, texts: int) -> list[Comparison]:
+    """Compares the curves of one situation by the claim's rule; too few texts decide nothing."""
+    rule = claim.rule["rule"]
+    compared = _grows(curves) if rule == "grows" else [_by_rule(rule, curves)]
+    if texts >= LEAST:
+        return compared
+    needs = (("texts", f"{LEAST} at least, not {texts}"),)
+    return [each if each.sign is None else each._replace(sign=0, value=0, needs=needs) for each in compared]
+
+
+def _by_rule(rule: str, curves: Curves) -> Comparison:
+    """Compares the largest distances of any vector under a rule's maskings."""
+    maskings, sign, need = _RULES[rule]
+    if not set(maskings) <= curves.keys():
+        return Comparison("", None, needs=(("curves of", ", ".join(maskings)),))
+    far = {masking: farthest(curves[masking]) for masking in maskings}
+    told = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
+    needs = ("a situation", "in which padding moves anything") if max(far.values()) <= STABLE else need
+    return Comparison("", sign(*far.values()), told=told, needs=(needs,))
+
+
+def _grows(curves: Curves) -> list[Comparison]:
+    """Checks by vector whether longer padding always moves it further, or the longest no further than the shortest."""
+    if "none" not in curves:
+        return [Comparison("", None, needs=(("curves of", "none"),))]
+    signs, ends = [], []
+    for kind, title in VECTORS.items():
+        _, *distances = curves["none"][kind]
+        falls = len(distances) > 1 and distances[-1] <= distances[0]
+        rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
+        signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
+        ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
+    told = ", ".join(ends)
+    needs = (("curves", "of more lengths or texts"),)
+    return [Comparison("", sign, told=told, value=sign, needs=needs) for sign in signs]
+
+
+def _moves(none: float) -> int:
+    return 1 if none > 10 * STABLE else -int(none <= STABLE)
+
+
+def _suppressed(none: float, both: float) -> int:
+    """Returns the sign of strong suppression: 0 if nothing drifts, or if a tenth to half of the drift is left."""
+    return 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none)
+
+
+def _ordered(*far: float) -> int:
+    """Returns the sign of the claimed order; 0 if none of the maskings drifts."""
+    pre, post, both = (max(each, STABLE) for each in far)
+    return 0 if pre == post == both else 1 if both <= post < pre else -1
+
+
+_RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], tuple[str, str]]] = {
+    "moves": (("none",), _moves, ("a distance", "farther from rounding")),
+    "suppressed": (("none", "pre+post"), _suppressed, ("the paper's word", "how much is strongly")),
+    "ordered": (("pre", "post", "pre+post"), _ordered, ("curves", "farther from rounding")),
+}
+"""Rules of claims on drift except growth: the maskings compared, the sign, and what a decision would need if padding
+moves something."""
+
+_FLOOR = 1e-16
+
+
+def farthest_chart(drifts: Drifts) -> str:
+    """Draws the largest distance of any vector for trained weights: a panel for attention masked and one for not, a
+    line for each model and side of the padding, a mark for each masking."""
+    rows = []
+    for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
+        about = f"{name}, up to {max(result['lengths']):,} positions"
+        for row in [row for row in result["rows"] if row["weights"] == "trained"]:
+            line = f"{row['direction']} scan, padding {row['side']}\n{about}"
+            rows.append({**row, "line": line, "far": farthest(row)})
+    least = min((row["far"] for row in rows if row["far"] > STABLE), default=0.1)
+    decades = [10.0**power for power in range(math.floor(math.log10(least)) - 1, 1)]
+    nothing, lines = decades[0], list(dict.fromkeys(row["line"] for row in rows))
+    figure = Figure(figsize=(6.4, 2 * (0.6 + 0.42 * len(lines)) + 0.5), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True, sharey=True)
+    for axes, attention in zip(panels, dict.fromkeys(attention for _, attention in SITUATIONS), strict=True):
+        for step, (masking, (label, colour, _)) in enumerate(MASKINGS.items()):
+            own = [row for row in rows if (row["masking"], row["attention"]) == (masking, attention)]
+            heights = [-lines.index(row["line"]) - 0.12 * (step - 2.5) for row in own]
+            far = [row["far"] if row["far"] > STABLE else nothing for row in own]
+            axes.plot(far, heights, "o", label=label, color=colour, markersize=4.5)
+        axes.set_title(f"attention {attention}", color=INK, fontsize="small")
+        axes.set_xscale("log")
+        axes.set_xticks(decades, ["0", *(f"{decade:g}" for decade in decades[1:])], fontsize="small")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_yticks([-height for height in range(len(lines))], lines, fontsize="small")
+        with_grid(axes)
+    panels[0].set_xlim(nothing / 2, 3)
+    panels[1].set_xlabel("largest mean cosine distance; 0 is rounding alone", fontsize="small")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    return svg(figure)
+
+
+def drift_chart(result: Drift) -> str:
+    """Draws cosine distance over padding for trained weights, with a row of panels per situation."""
+    rows = [row for row in result["rows"] if row["weights"] == "trained"]
+    figure = Figure(figsize=(7.4, 2.3 * len(SITUATIONS) + 0.5), layout="constrained")
+    panels = figure.subplots(len(SITUATIONS), len(VECTORS), sharex=True, sharey=True)
+    for (side, attention), line in zip(SITUATIONS, panels, strict=True):
+        for (vector, name), axes in zip(VECTORS.items(), line, strict=True):
+            for row in rows:
+                if (row["side"], row["attention"]) == (side, attention):
+                    label, colour, style = MASKINGS[row["masking"]]
+                    heights = [max(distance, _FLOOR) for distance in row[vector]]
+                    axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
+            axes.set_yscale("log")
+            axes.set_ylim(_FLOOR / 3, 3)
+            axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
+            with_grid(axes)
+    for axes in panels[-1]:
+        axes.set_xlabel("padded positions")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("cosine distance")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
+    return svg(figure)

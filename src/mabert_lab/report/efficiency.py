@@ -1,4 +1,4 @@
-"""Time, memory and training steps of encoders, beside the paper's."""
+"""Reads and merges results of `mabert bench models`, compares models, and describes machines."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,16 +48,22 @@ NAMES = {**{model: paper.MODELS[model] for model in paper.BASELINES}, "modernber
 """All measured models, in the order of the tables."""
 
 MEASURES = {"memory": "peak memory", "latency": "latency", "training": "training step"}
+
 PROFILES = ("paper", "stock", "best")
+
 STATUSES = ("measured", "out of memory", "too slow", "failed")
+
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms", "low_ms", "high_ms")
+
 _NUMBER = {"memory": "peak_mib", "latency": "median_ms", "training": "median_ms"}
+
 MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
 """Numbers that a row may lack, depending on its measure, status and age."""
 
 _KNOWN = {"measure": tuple(MEASURES), "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
+
 _LEAST_ANCHORS = 3  # for files without counts: the minimum of every protocol
 
 

@@ -1,25 +1,383 @@
-"""The whole report as a page and files beside it: claims, the user's own results, and what was not measured."""
+"""The report: finds results, judges every claim by them, and writes the page and the files beside it."""
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from markupsafe import escape
 
-from mabert_lab.report import drift, efficiency_section, figures, paper, study_section
-from mabert_lab.report.claims_section import claim_tables, judged_claims
-from mabert_lab.report.document import FLAG, MISSING, Page, page, plain, table, with_best
-from mabert_lab.report.efficiency import NAMES, code_of, machine_of
-from mabert_lab.report.efficiency_section import flat_rows, letters
-from mabert_lab.report.figures import on_paper
-from mabert_lab.report.judge import LIMITS, METHOD
-from mabert_lab.report.sources import Found
-from mabert_lab.report.statistics import LEAST_PAIRS
-from mabert_lab.report.study_section import papers_table, seeds
+from mabert_lab.report import costs, drift, paper, scores
+from mabert_lab.report.costs import flat_rows, letters, of_results
+from mabert_lab.report.document import FLAG, MISSING, Page, on_paper, page, plain, table, with_best
+from mabert_lab.report.drift import Drifts, of_drifts
+from mabert_lab.report.efficiency import (
+    MAY_LACK,
+    MEASURES,
+    NAMES,
+    Condition,
+    Results,
+    Source,
+    code_of,
+    machine_of,
+    merged,
+    read_results,
+)
+from mabert_lab.report.paper import (
+    DEPENDS,
+    FAILS,
+    HOLDS,
+    LIMITS,
+    METHOD,
+    OPEN,
+    UNMEASURED,
+    WORDS,
+    Claim,
+    Verdict,
+    claims,
+    overall,
+)
+from mabert_lab.report.scores import of_studies, seeds
+from mabert_lab.report.studies import LEAST_PAIRS, QUESTIONS, Arm, Column, Study, read_study
+
+_PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
+"""Working folders of studies, whose files come and go; and conversions, which have their own pages."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything to report.
+
+    Attributes:
+        studies: Studies in the order of the paper's sections, each once per scale.
+        efficiency: Merged efficiency results; None if there are none.
+        drifts: File name and content.
+        throughputs: File name and content.
+        engines: File name and content.
+        left_out: One line per file that is not shown, with the reason.
+    """
+
+    studies: tuple[Study, ...]
+    efficiency: Results | None
+    drifts: tuple[tuple[str, dict[str, Any]], ...]
+    throughputs: tuple[tuple[str, dict[str, Any]], ...]
+    engines: tuple[tuple[str, dict[str, Any]], ...]
+    left_out: tuple[str, ...]
+
+
+def find(paths: Iterable[Path | str]) -> Found:
+    """Finds and reads all results that can be reported.
+
+    A file given by name must be complete. A file in a folder that is incomplete or from a trial run goes to `left_out`.
+    With several folders, the title of a study names its folder.
+
+    Args:
+        paths: JSON files, and folders to search; JSON of other kinds is ignored.
+
+    Raises:
+        FileNotFoundError: A path is missing.
+        ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
+    """
+    asked = [Path(path) for path in paths]
+    folders = [path for path in asked if path.is_dir()]
+    whole: dict[str, list[tuple[Path, Any]]] = {kind: [] for kind in KINDS}
+    left_out = []
+    for path in _files(asked):
+        try:
+            kind, result = _read_result(path)
+        except ValueError as error:
+            if path in asked:
+                raise
+            place = next((path.relative_to(folder) for folder in asked if path.is_relative_to(folder)), path)
+            left_out.append(f"`{place}`: {str(error).removeprefix(f'{path}: ')}")
+        else:
+            if isinstance(result, Study) and len(folders) > 1:
+                own = next((folder for folder in folders if path.is_relative_to(folder)), path)
+                result = replace(result, title=f"{result.title}, from {own}")
+            if kind in KINDS:
+                whole[kind].append((path, result))
+    if not any(whole.values()):
+        raise ValueError(
+            f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; give JSON files that "
+            f"{', '.join(dict.fromkeys(writer for writer, _ in KINDS.values() if writer != EARLIER))} wrote"
+            + "".join(f"; {each}" for each in left_out)
+        )
+    studies, older = _latest(whole["study"])
+    named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
+    efficiency = merged(result for _, result in named["efficiency"]) if named["efficiency"] else None
+    return Found(studies, efficiency, named["drift"], named["throughput"], named["engines"], (*older, *left_out))
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    from mabert.data.rows import check_can_read_twice
+    from mabert.files.reading import files_below
+
+    seen = set()
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file or folder; give results as JSON")
+        if not path.is_dir():
+            check_can_read_twice(path)
+        for file in files_below(path, _PASSED_OVER) if path.is_dir() else [path]:
+            if file.resolve() not in seen and (file.suffix == ".json" or file == path):
+                seen.add(file.resolve())
+                yield file
+
+
+def _read_result(path: Path) -> tuple[str, Any]:
+    """Reads and checks a file; returns its kind and content, or empty values if it states no kind."""
+    from mabert.files.reading import read_json_value
+
+    try:
+        content = read_json_value(path, nan=True)
+    except ValueError as error:
+        raise ValueError(f"{error}; give a file of results") from None
+    kind = str(content.get("kind", "")) if isinstance(content, dict) else ""
+    if kind not in KINDS:
+        return kind, content
+    writer, read = KINDS[kind]
+    try:
+        return kind, read(content, str(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not as {writer} writes it ({type(error).__name__}: {error})") from None
+
+
+def _complete(content: dict[str, Any], file: str, own: Sequence[str], of_row: Sequence[str]) -> dict[str, Any]:
+    """Checks that a file has some fields, and others in each row; returns its content."""
+    itemgetter(*own)(content)
+    for row in content["rows"]:
+        itemgetter(*of_row)(row)
+    return content
+
+
+EARLIER = "an earlier version"
+"""Writer of results that no command writes any more, and that the committed page shows."""
+
+KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
+    "study": ("mabert study", lambda content, _: read_study(content)),
+    "efficiency": ("mabert bench models", read_results),
+    "drift": (
+        "mabert study drift",
+        partial(
+            _complete,
+            own=("texts", "lengths", "rows"),
+            of_row=("weights", "direction", "conv", "side", "attention", "masking", "cls", "mean"),
+        ),
+    ),
+    "throughput": (
+        EARLIER,
+        partial(_complete, own=("rows",), of_row=("model", "lengths", "status", "batch", "tokens_per_second")),
+    ),
+    "engines": (
+        "mabert bench models",
+        partial(
+            _complete,
+            own=("environment", "rows"),
+            of_row=("measure", "model", "dtype", "length", "median_ms", "samples", "reason", "setting"),
+        ),
+    ),
+}
+"""Kinds of results: what writes them, and the function that checks them."""
+
+
+def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
+    """Keeps the file with the latest finished cell of each study and scale; reports the others, by path if they have
+    the same name."""
+    latest: dict[tuple[str, str], tuple[Path, Study]] = {}
+    older = []
+    for path, study in sorted(studies, key=lambda found: found[1].finished):
+        before, _ = latest.get((study.name, study.scale), (None, None))
+        if before is not None:
+            names = (before, path) if before.name == path.name else (before.name, path.name)
+            older.append(f"`{names[0]}`: `{names[1]}` is a later state of the same study at the same scale")
+        latest[study.name, study.scale] = path, study
+    order = list(QUESTIONS.values())
+
+    def place(study: Study) -> tuple[int, str, str]:
+        return order.index(study.question) if study.question else len(order), study.name, study.scale
+
+    return tuple(sorted((study for _, study in latest.values()), key=place)), older
+
+
+def verdicts(studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
+    """Judges every claim at every place where it was measured, or once if nowhere."""
+    return [each for claim in claims() for each in verdicts_on(claim, studies, results, drifts)]
+
+
+def verdicts_on(claim: Claim, studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
+    """Judges one claim; see `verdicts`."""
+    if claim.kind == "scores":
+        own = list(of_studies(claim, studies))
+        needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
+    elif claim.kind == "costs":
+        own, needs = [] if results is None else list(of_results(claim, results)), "`mabert bench models`"
+    else:
+        own, needs = list(of_drifts(claim, drifts)), "`mabert study drift`"
+    return own or [Verdict(claim, "-", UNMEASURED, takes=(needs,))]
+
+
+@cache
+def of_paper(claim: Claim) -> Verdict:
+    """Judges a claim by the paper's own tables."""
+    if claim.kind == "drift":
+        return Verdict(claim, "the paper", UNMEASURED, "curves without numbers")
+    (verdict,) = (
+        of_results(claim, papers_results())
+        if claim.kind == "costs"
+        else of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True)
+    )
+    return verdict
+
+
+def papers_study(question: str) -> Study:
+    """Returns the paper's scores on a question, a value of `QUESTIONS`, as a study with one seed."""
+    label = next(label for label, each in QUESTIONS.items() if each == question)
+    tables = paper.GLUE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
+    columns = tuple(Column(key, task["title"], task["metric"], key) for key, task in paper.TASKS.items())
+    arms = tuple(
+        Arm(row, row, budget, {}, table.mean.loc[[row]].reset_index(drop=True))
+        for budget, table in tables.items()
+        for row in table.mean.index
+    )
+    reference = {"pattern": "MMTMMTMMTMMT", "components": "full", "pooling": "map"}.get(question, "mabert")
+    return Study(question, question, label, "", reference, "the paper", (), {}, columns, arms)
+
+
+def papers_results() -> Results:
+    """Returns the paper's memory and times as results without a spread."""
+    source = Source("paper", datetime.min.replace(tzinfo=UTC), {})
+    printed = {measure: paper.TABLES[measure].mean.stack() for measure in MEASURES}
+    rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()
+    about = Condition("paper", "bfloat16", "cuda")._asdict() | dict.fromkeys(("at_least", *MAY_LACK), math.nan)
+    return Results(rows.assign(**about, status="measured", source=[source] * len(rows)), {}, (source,))
+
+
+_SHOWN = 2
+"""How many places of a claim under one verdict the first table shows with numbers; the last table shows all."""
+
+_EVERY = ("claim", "verdict", "measured at", "numbers here", "it would take", "by the paper's own numbers")
+
+
+def judged_claims(found: Found) -> pd.DataFrame:
+    """Returns all verdicts, one per row; ``short`` is the place, with a letter for the machine if there are several."""
+    places = letters(found.efficiency)
+    judged = pd.DataFrame(map(vars, verdicts(found.studies, found.efficiency, found.drifts)))
+    text = [claim.claim for claim in judged["claim"]]
+    return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
+
+
+def _short(place: str, places: Mapping[str, str]) -> str:
+    head, _, machine = place.partition(" on ")
+    return f"{head} on {places[machine]}" if machine in places else place
+
+
+def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]:
+    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all."""
+    own = dict(list(judged.groupby("text", sort=False)))
+    found = {text: overall(each["verdict"]) for text, each in own.items()}
+    counted = pd.Series(found).value_counts().reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED]).dropna()
+    decided = [
+        (text, f"**{found[text]}**", _told(each, found[text]), _place(each["claim"].iloc[0]))
+        for text, each in own.items()
+        if found[text] in (HOLDS, FAILS, DEPENDS)
+    ]
+    notes = ["Of several comparisons, the weakest is shown. Places of the paper go by its labels."]
+    notes += [*WORDS, *(f"{letter} is {machine}." for machine, letter in machines.items())]
+
+    def left(verdict: str, notes: Sequence[str] = ()) -> pd.DataFrame:
+        rows = [
+            (text, _where(each), _needs(each), _place(each["claim"].iloc[0]))
+            for text, each in own.items()
+            if found[text] == verdict
+        ]
+        return table("", ("claim", "where", "it would take", "in the paper"), rows, notes)
+
+    told = judged[judged["verdict"].isin([HOLDS, FAILS])]
+    costs = [row.place for row in told.itertuples() if row.claim.kind == "costs"]
+    devices = {", cpu": "processors", ", cuda": "GPUs"}
+    return {
+        "count": len(found),
+        "devices": [name for device, name in devices.items() if any(device in place for place in costs)],
+        "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
+        "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided, notes),
+        "open": left(OPEN, () if decided else notes),
+        "missing": left(UNMEASURED),
+        "every": table("", _EVERY, map(_every_row, judged.itertuples())),
+    }
+
+
+def _told(own: pd.DataFrame, verdict: str) -> str:
+    """Describes the numbers at a claim's places, by verdict if these differ, and how many places tell nothing."""
+    parts = []
+    if own["group"].all():
+        found = [(each, own[own["verdict"] == each]) for each in (HOLDS, FAILS, OPEN)]
+        return ". ".join(f"**{each}:** {_counted(each, these, own)}" for each, these in found if len(these))
+    for each in (HOLDS, FAILS):
+        these = own[own["verdict"] == each]
+        shown = [f"{_numbers(row)} ({row.short})" for row in these.itertuples()]
+        if shown:
+            parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
+    for each in (OPEN, UNMEASURED):
+        if left := list(own.loc[own["verdict"] == each, "short"]):
+            parts.append(f"**{each}:** {left[0] if len(left) == 1 else f'{len(left)} places'}")
+    return ". ".join(parts)
+
+
+def _where(own: pd.DataFrame) -> str:
+    """Names a claim's places; of costs with their numbers, which no other table sums up."""
+    named = (
+        f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else row.short
+        for row in own.itertuples()
+    )
+    return "; ".join(named)
+
+
+def _counted(verdict: str, these: pd.DataFrame, own: pd.DataFrame) -> str:
+    """Counts places under a verdict by group, with the numbers of the first of each if it is decided."""
+    parts = []
+    for group, rows in these.groupby("group", sort=False):
+        numbers = "" if verdict == OPEN else f" ({rows['numbers'].iloc[0]})"
+        parts.append(f"{group}, {len(rows)} of {(own['group'] == group).sum()}{numbers}")
+    return "; ".join(parts)
+
+
+def _numbers(row: Any) -> str:
+    """Returns the weakest comparison's numbers; of a claim on most comparisons also how many came out how."""
+    return row.numbers if row.claim.rule.get("most") else row.numbers.rpartition("; weakest ")[-1]
+
+
+def _some(words: Sequence[str]) -> str:
+    """Names the first few, and counts the rest."""
+    return "; ".join([*words[:_SHOWN], *([f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else [])])
+
+
+def _needs(own: pd.DataFrame) -> str:
+    """Says what a decision on a claim would need at any of its places."""
+    return "; ".join(dict.fromkeys(chain.from_iterable(own["takes"])))
+
+
+def _place(claim: Claim) -> str:
+    return f'{claim.source}: "{claim.quote}"' + (f". {claim.note}" if claim.note else "")
+
+
+def _every_row(each: Any) -> tuple[str, ...]:
+    """Returns the row of a verdict, with the verdict of the paper's own numbers."""
+    claim, theirs = each.claim, of_paper(each.claim)
+    told = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
+    return each.text, each.verdict, each.short, each.numbers, "; ".join(each.takes), told
+
 
 TITLE = "MaBERT: the paper's experiment, run again"
+
 NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
 """Names of the CSV files in a report's folder."""
 
@@ -28,7 +386,7 @@ def report(found: Found, folder: str = "") -> Page:
     """Makes the report: what is decided and what is not, the user's own results, then everything else.
 
     Args:
-        found: As from `mabert_lab.report.sources.find`.
+        found: As from `find`.
         folder: Folder of the figures' files, relative to the page.
     """
     judged = judged_claims(found)
@@ -53,12 +411,10 @@ def report(found: Found, folder: str = "") -> Page:
         method=METHOD,
         limits=LIMITS,
         origins=_origins(found),
-        figures=figures,
+        costs=costs,
         drift=drift,
-        efficiency=efficiency_section,
         paper=paper,
-        papers_table=papers_table,
-        tables=study_section,
+        scores=scores,
         throughput_table=throughput_table,
     )
 
@@ -67,7 +423,7 @@ def write_report(found: Found, output: Path) -> list[Path]:
     """Writes the page as HTML and Markdown, and a folder with its figures and its numbers as CSV.
 
     Args:
-        found: As from `mabert_lab.report.sources.find`.
+        found: As from `find`.
         output: The page, ``NAME.html``; ``NAME.md`` and the folder ``NAME`` are written beside it. Files of an earlier
             report that this one does not write are removed from the folder.
 
@@ -164,16 +520,16 @@ def _former(files: Iterable[Path], output: Path) -> set[Path]:
         ValueError: Names the first file that would be overwritten and that no report wrote.
     """
     markdown, folder = output.with_suffix(".md"), output.with_suffix("")
-    told, known = _read(markdown), set()
+    told, known = _text_of(markdown), set()
     if told.startswith(f"# {plain(TITLE)}\n"):
         linked = re.findall(rf"!\[.*\]\({re.escape(folder.name)}/([^/)]+\.svg)\)", told)
         known = {markdown, *(folder / name for name in (*linked, *(f"{name}.csv" for name in NUMBERS)))}
-    ours = f"<title>{escape(TITLE)}</title>" in _read(output)
+    ours = f"<title>{escape(TITLE)}</title>" in _text_of(output)
     for path in files:
-        if _read(path) and path not in known and not (path == output and ours):
+        if _text_of(path) and path not in known and not (path == output and ours):
             raise ValueError(f"{path} is there already, and no report wrote it; name another page, or move it away")
     return {path for path in known if path.parent == folder and path.is_file()}
 
 
-def _read(path: Path) -> str:
+def _text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -38,7 +38,7 @@ class Arm(Checked):
     """A variant that a study compares.
 
     Attributes:
-        paper: Its row in the paper's table, see `mabert_lab.report.sources`; None if the paper has none.
+        paper: Its row in the paper's table, see `mabert_lab.report.paper`; None if the paper has none.
         pretrain: Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), that override the
             scale's.
         finetune: Fields of the fine-tuning recipe that override the scale's and the task's.

@@ -8,8 +8,8 @@ import pytest
 from mabert_lab.bench import lengths, models
 from mabert_lab.bench.models import Plan
 from mabert_lab.bench.turns import Protocol
-from mabert_lab.report.efficiency_section import efficiency_page
-from mabert_lab.report.sources import find
+from mabert_lab.report.costs import efficiency_page
+from mabert_lab.report.whole import find
 
 PROFILES = ("paper", "stock", "best")
 

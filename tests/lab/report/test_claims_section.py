@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mabert_lab.report.claims_section import claim_tables, judged_claims
-from mabert_lab.report.efficiency_section import machines
-from mabert_lab.report.sources import Found
+from mabert_lab.report.costs import machines
+from mabert_lab.report.whole import Found, claim_tables, judged_claims
 from tests.lab.report.test_judge import LOWEST, curves, far, measured, rivals
 
 

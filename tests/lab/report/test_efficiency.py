@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mabert_lab.bench.bounds import chance_apart
+from mabert_lab.report.costs import efficiency_page, headline, measured_table, number, ratio_table
 from mabert_lab.report.efficiency import NAMES, ratio
-from mabert_lab.report.efficiency_section import efficiency_page, headline, measured_table, number, ratio_table
 from tests.lab.report.rows import CPU, GPU, SLOW, efficiency, raw, whole
 
 TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from mabert_lab.report.costs import engines_page, latencies, latency_table, title_of
 from mabert_lab.report.document import markdown
-from mabert_lab.report.engines import engines_page, latencies, latency_table, title_of
 
 TIMES = {
     "mabert": {128: 40.0, 512: 100.0},

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from mabert_lab.report.statistics import LEAST_PAIRS, Difference, above, averages, difference, interval, summary
+from mabert_lab.report.studies import LEAST_PAIRS, Difference, above, averages, difference, interval, summary
 
 gaps = st.lists(st.floats(-1, 1, allow_nan=False, width=32), min_size=1, max_size=5).map(pd.Series)
 

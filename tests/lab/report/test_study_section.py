@@ -7,23 +7,22 @@ import pytest
 
 from mabert_lab.report import paper
 from mabert_lab.report.document import FLAG, MISSING
-from mabert_lab.report.evidence import verdicts
-from mabert_lab.report.figures import arm_averages, arm_chart, pretraining_chart
-from mabert_lab.report.judge import UNMEASURED
-from mabert_lab.report.sources import Found
-from mabert_lab.report.studies import read_study
-from mabert_lab.report.study_section import (
+from mabert_lab.report.paper import UNMEASURED, papers_table
+from mabert_lab.report.scores import (
+    arm_averages,
+    arm_chart,
     conversion_table,
     difference_table,
     failures,
     further_table,
-    papers_table,
+    pretraining_chart,
     pretraining_table,
     score_table,
     seeds,
     side_by_side,
 )
-from mabert_lab.report.whole import report
+from mabert_lab.report.studies import read_study
+from mabert_lab.report.whole import Found, report, verdicts
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, read, row, study
 
 MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12

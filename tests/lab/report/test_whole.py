@@ -11,12 +11,10 @@ import pandas as pd
 import pytest
 
 from mabert_lab import cli, report
-from mabert_lab.report.document import Page, markdown, number, table, with_best
-from mabert_lab.report.figures import loss_chart, on_paper, stage_ends
-from mabert_lab.report.judge import claims
-from mabert_lab.report.sources import Found, find
+from mabert_lab.report.document import Page, loss_chart, markdown, number, on_paper, stage_ends, table, with_best
+from mabert_lab.report.paper import claims
+from mabert_lab.report.whole import Found, find, throughput_table, write_report
 from mabert_lab.report.whole import report as page_of
-from mabert_lab.report.whole import throughput_table, write_report
 from tests.lab.pages import fetched
 from tests.lab.report.studies import like_the_paper, read, row
 

@@ -8,8 +8,7 @@ import torch
 from mabert import MaBertModel
 from mabert_lab import cli, study
 from mabert_lab.report.drift import MASKINGS as DRAWN
-from mabert_lab.report.drift import STABLE, cures, drift_tables
-from mabert_lab.report.figures import drift_chart, farthest_chart
+from mabert_lab.report.drift import STABLE, cures, drift_chart, drift_tables, farthest_chart
 from mabert_lab.study.drift import ATTENTIONS, MASKINGS, SIDES, cosine_distance, drift, unfinished_file
 from tests.infer.conftest import masked_lm, words  # noqa: F401 -- fixtures
 from tests.model.helpers import build, config

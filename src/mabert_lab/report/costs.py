@@ -1,0 +1,503 @@
+"""Memory and times, of models and of engines: tables and figures over length, and the claims that they decide."""
+
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from mabert_lab.bench.bounds import chance_apart
+from mabert_lab.report import paper
+from mabert_lab.report.document import DASHED, INK, LOOKS, MISSING, Page, page, svg, table, with_grid
+from mabert_lab.report.efficiency import (
+    DTYPES,
+    MEASURES,
+    NAMES,
+    STATUSES,
+    Condition,
+    Ratio,
+    Results,
+    code_of,
+    machine_of,
+    ratio,
+    spans,
+)
+from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.studies import LEVEL
+
+PROFILES = {
+    "paper": "The paper's settings",
+    "stock": "Rivals as transformers runs them",
+    "best": "Each model at its best",
+}
+
+GROUPS: dict[str, Sequence[str]] = {
+    "mean of the paper's five baselines": paper.BASELINES,
+    "the same without DeBERTa": tuple(model for model in paper.BASELINES if model != "deberta"),
+    "BERT alone": ("bert",),
+}
+
+LONGEST = 4096
+"""Length in tokens of the paper's headline."""
+
+PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
+"""The paper's tables of sizes and costs."""
+
+
+def efficiency_page(results: Results) -> Page:
+    """Makes a page of all tables and figures."""
+    costs = sys.modules[__name__]
+    return page("efficiency.md", "Efficiency over length", results=results, folded=False, costs=costs, paper=paper)
+
+
+def headlines(results: Results) -> pd.DataFrame:
+    """Makes a table of the paper's headline under every condition."""
+    short = letters(results)
+    rows = [
+        (name_of(each, short), *(headline(tables[name]) if name in tables else MISSING for name in MEASURES))
+        for each, tables in results.tables.items()
+    ]
+    rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
+    title = f"The mean of the paper's five baselines over MaBERT at {LONGEST:,} tokens"
+    return table(title, ("settings", *MEASURES.values()), rows, ["Above 1, MaBERT needs less."])
+
+
+def sizes(results: Results) -> str:
+    """Describes the number of measured models and their parameters."""
+    millions = [count / 1e6 for count in results.parameters.values()]
+    told = f" of {min(millions):.0f} to {max(millions):.0f} M parameters" if millions else ""
+    return f"{results.rows['model'].nunique()} models{told}"
+
+
+def machines(results: Results) -> str:
+    """Counts the kinds of processor and of GPU."""
+    kinds: dict[str, set[str]] = {}
+    for each in results.tables:
+        kinds.setdefault({"cpu": "processor", "cuda": "GPU"}.get(each.device, each.device), set()).add(each.machine)
+    counts = {kind: len(names - {""}) or 1 for kind, names in kinds.items()}  # one machine alone goes unnamed
+    return " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
+
+
+def letters(results: Results | None) -> dict[str, str]:
+    """Assigns a letter to each machine, if there are several."""
+    machines = dict.fromkeys(each.machine for each in results.tables if each.machine) if results else {}
+    return dict(zip(machines, ascii_uppercase, strict=False))
+
+
+def name_of(condition: Condition, short: Mapping[str, str] | None = None) -> str:
+    """Describes a condition, with a letter for its machine if given."""
+    on = f" on {(short or {}).get(condition.machine, condition.machine)}" if condition.machine else ""
+    return f"{PROFILES[condition.profile]}, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
+
+
+def file_of(condition: Condition) -> str:
+    """Returns the file name of a condition's figure."""
+    machine = re.sub(r"[^a-z0-9.]+", "-", condition.machine.lower())
+    return "-".join(("efficiency", *filter(None, (*condition[:3], machine))))
+
+
+def headline(rows: pd.DataFrame) -> str:
+    """Recomputes the paper's headline."""
+    return _ratio(rows, LONGEST, paper.BASELINES)
+
+
+def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Makes a table in the paper's form: models as rows, lengths as columns, the lowest of each in bold; times have the
+    fastest and slowest call and the number of calls, memory a column of parameters, as in the paper."""
+    lowest = rows["value"] == rows.groupby(level="length")["value"].transform("min")
+    shown = rows.apply(_cell, axis=1)
+    cells = shown.mask(lowest, "**" + shown + "**").unstack("length", fill_value=MISSING)
+    cells = cells.loc[rows.index.unique("model")]
+    cells.columns = _heads(cells.columns)
+    if memory := measure == "memory":
+        weights = rows["weights_mib"].groupby(level="model").agg(["min", "max"]).dropna().map(number)
+        counts = {model: f"{count / 1e6:,.3f}" for model, count in results.parameters.items()}
+        cells.insert(0, "params (M)", cells.index.map(lambda model: counts.get(model, MISSING)))
+        ends = {model: "-".join(dict.fromkeys(each)) for model, *each in weights.itertuples()}
+        cells.insert(1, "weights (MiB)", cells.index.map(lambda model: ends.get(model, MISSING)))
+    cells["ran with"] = [_settings(rows.loc[[model]]) or MISSING for model in cells.index]
+    batches = ", ".join(map(str, sorted(rows["batch"].unique())))
+    title = f"{MEASURES[measure].capitalize()} ({'MiB' if memory else 'ms'}), batch {batches}"
+    return table(title, ["model", *cells], cells.rename(index=NAMES).itertuples(name=None), _notes(rows))
+
+
+def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Tabulates ratios by length: to the paper's mean, to parts of it, and to the lowest rival, each above the
+    paper's."""
+    lengths, printed, body = sorted(rows["length"].unique()), paper.TABLES[measure].mean, []
+    for group, rivals in GROUPS.items():
+        body.append((group, *(_ratio(rows, length, rivals) for length in lengths)))
+        theirs = [f"{paper.headline(measure, each, rivals):.2f}" if each in printed else MISSING for each in lengths]
+        body.append((f"{group}, in the paper", *theirs))
+    lowest, models = [], rows.index.unique("model").drop("mabert", errors="ignore")
+    for length in lengths:
+        middles = spans(rows, length, models)["middle"]
+        lowest.append(_lowest((middles / rows["value"].get(("mabert", length), math.nan)).dropna()))
+    body.append(("lowest measured rival", *lowest))
+    rivals = printed.drop("mabert") / printed.loc["mabert"]
+    body.append(("lowest rival, in the paper", *(_lowest(rivals.get(length, pd.Series())) for length in lengths)))
+    return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
+
+
+def number(value: float) -> str:
+    """Formats a positive number with four significant digits, or with all digits before the point."""
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
+
+
+def flat_rows(results: Results) -> pd.DataFrame:
+    """Returns every measurement as a row."""
+    return results.rows.assign(source=[each.name for each in results.rows["source"]]).drop(columns="reason")
+
+
+def origins(results: Results, condition: Condition) -> list[str]:
+    """Describes date, machine, code and remarks of each file behind a condition."""
+    used = {source for rows in results.tables[condition].values() for source in rows["source"]}
+    return [
+        f"`{each.name}`: {each.date:%Y-%m-%d}, "
+        + ", ".join([machine_of(each.environment, condition.device), code_of(each.environment), *each.remarks])
+        for each in results.sources
+        if each in used
+    ]
+
+
+def _cell(row: pd.Series) -> str:
+    if row["value"] > 0:
+        ends = (row["fastest_ms"], row["slowest_ms"])
+        spread = f" ({'-'.join(map(number, ends))}, {row['samples']:.0f})" if ends[0] > 0 else ""
+        return number(row["value"]) + spread
+    if row["at_least"] > 0:
+        return f"{row['status']} (> {row['at_least']:,g} s)"
+    told = pd.isna(row["reason"]) or row["status"] == "out of memory"
+    return str(row["status"]) if told else f"{row['status']}: {row['reason']}"
+
+
+def _settings(rows: pd.DataFrame) -> str:
+    """Describes a model's setting, with lengths if it changed."""
+    told = {name: _heads(own["length"]) for name, own in rows.groupby("setting", sort=False)}
+    return "; ".join(f"{name} ({', '.join(at)})" if len(told) > 1 else str(name) for name, at in told.items())
+
+
+def _notes(rows: pd.DataFrame) -> list[str]:
+    """Explains how the numbers were measured: brackets, micro-batches, several runs."""
+    notes = []
+    if rows["fastest_ms"].notna().any():
+        notes.append("Medians; in brackets the fastest and the slowest call and how many were timed.")
+    parts = rows[(rows["value"] > 0) & (rows["micro_batch"] < rows["batch"])].reset_index(drop=True)
+    small = parts[["length", "micro_batch"]].drop_duplicates().sort_values(["length", "micro_batch"])
+    if len(small):
+        told = ", ".join(f"{size} at {length:,}" for length, size in small.itertuples(index=False))
+        notes.append(
+            "A step is a micro-batch, timed and counted as often as the batch has it, and one of AdamW's; texts of a "
+            f"micro-batch: {told}."
+        )
+    runs = rows.groupby([each.name for each in rows["source"]], sort=False)["length"].unique()
+    if len(runs) > 1:
+        told = "; ".join(f"{name} ({', '.join(_heads(sorted(lengths)))})" for name, lengths in runs.items())
+        notes.append(f"Of several runs, and only what is of one compares closely: {told}.")
+    return notes
+
+
+def _heads(lengths: Iterable[int]) -> list[str]:
+    return [f"{length:,}" for length in lengths]
+
+
+def _ratio(rows: pd.DataFrame, length: int, rivals: Sequence[str]) -> str:
+    found = ratio(rows, length, rivals)
+    if found is None or (found.value is None and found.at_least is None):
+        return MISSING
+    some = "" if found.counted == len(rivals) else f" over {found.counted} of {len(rivals)}"
+    known = "" if found.value is None else f"{found.value:.2f}{some}"
+    return known if found.at_least is None else f"≥ {found.at_least:.2f}" + (f" ({known})" if known else "")
+
+
+def _lowest(ratios: pd.Series) -> str:
+    return f"{ratios.min():.2f} ({NAMES[ratios.idxmin()]})" if len(ratios) else MISSING
+
+
+ALIKE = 0.01
+"""Relative difference of peak memory that counts, and share of it that growth must be."""
+
+SUBSTANTIAL, SLIGHT = 1.25, 1.1
+"""Ratios of costs: from the first on the rivals need substantially more, below the second they do not."""
+
+LEAST_CALLS = 4
+"""Minimum timed calls of each model for a decision."""
+
+
+def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
+    """Yields a verdict for each machine, device and precision in the paper's settings, over all lengths of the claim;
+    if none of those can be judged, in any settings. Places that lack a number are told only if no place can be judged.
+    """
+    rule = claim.rule
+    found = {each: tables[rule["measure"]] for each, tables in results.tables.items() if rule["measure"] in tables}
+    reach = {
+        each: rows
+        for each, rows in found.items()
+        if any(len(spans(rows, length, rule["less"], rule.get("from"))) for length in rule["at"])
+    }
+    verdicts = {each: _judged(claim, each, rows) for each, rows in (reach or found).items()}
+    papers = [verdict for each, verdict in verdicts.items() if each.profile == "paper"]
+    every = list(verdicts.values())
+    told = ([each for each in among if each.verdict != UNMEASURED] for among in (papers, every))
+    yield from next(filter(None, told), papers or every)
+
+
+def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
+    """Judges a claim under one condition by every comparison at every length."""
+    rule = claim.rule
+    asked = list(product(rule["at"], rule["less"], rule["than"]))
+    compared = [_held(rows, rule, *each, of=len(asked)) for each in asked]
+    start = f"{rule['from']:,} to " if "from" in rule else "at "
+    length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
+    settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
+    on = f" on {condition.machine}" if condition.machine else ""
+    dtype = DTYPES.get(condition.dtype, condition.dtype)
+    return verdict_on(claim, f"{length}{settings}{dtype}, {condition.device}{on}", compared)
+
+
+def _held(
+    rows: pd.DataFrame, rule: Mapping[str, Any], length: int, model: str, group: Sequence[str], of: int
+) -> Comparison:
+    """Compares the ratio of the rivals' cost to a model's with what the claim needs."""
+    start = rule.get("from")
+    who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
+    found = ratio(rows, length, group, model, start)
+    if found is None or found.span is None:
+        asked = [(each, at) for each in (model, *group) for at in (start, length) if at is not None]
+        return Comparison(who, None, needs=tuple(_lacking(rows, *each) for each in asked if not _known(rows, *each)))
+    value = "" if found.value is None else f" {_written(found.value)}" if found.at_least is None else " at least"
+    low, high = map(_written, found.span)
+    spread = "" if low == high else f" [{low}, {high}]"
+    at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
+    calls = "" if found.calls is None else f", {found.calls} calls or more"
+    sign, needs = _parted(found, found.span, rule, of)
+    outcome = ("not told apart", "as claimed", "the other way")[sign]
+    told = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
+    return Comparison("", sign, outcome, told, found.span[0], needs)
+
+
+def _known(rows: pd.DataFrame, model: str, length: int) -> bool:
+    return model in spans(rows, length, [model]).index
+
+
+def _lacking(rows: pd.DataFrame, model: str, length: int) -> tuple[str, str]:
+    """Returns what it would take to measure a model."""
+    status = rows["status"].get((model, length))
+    return "more memory for" if status == "out of memory" else "a number of", f"{NAMES[model]} at {length:,}"
+
+
+def _written(ratio: float) -> str:
+    return f"{ratio:.2f}" if math.isfinite(ratio) else "\u221e"
+
+
+def _parted(
+    found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int
+) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """Decides whether a ratio is as large as claimed; returns the sign, and what a decision would need.
+
+    A time decides if its bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that
+    refutes a claim is corrected for the number of comparisons.
+    """
+    low, high = span
+    memory, substantial, factor = rule["measure"] == "memory", rule.get("substantial", False), rule.get("factor")
+    if substantial:
+        is_above, is_below = low >= SUBSTANTIAL, high < SLIGHT
+    elif factor:
+        is_above, is_below = round(low, 2) >= factor, round(high, 2) < factor
+    else:
+        is_above, is_below = low > 1, high < 1
+    if memory and found.share < ALIKE:
+        return 0, (("lengths", f"over which memory grows by {ALIKE:.0%} or more"),)
+    if memory and not substantial and abs(low - 1) < ALIKE:
+        return 0, (("nothing", f"they differ by less than {ALIKE:.0%}"),)
+    if not is_above and not is_below:
+        word = ("the paper's word", "how much is substantially")
+        return 0, (word if memory else ("calls", "more, or less uneven ones"),)
+    chance = 0.0 if found.chance is None else found.chance * (of if is_below else 1)
+    if chance < 1 - LEVEL and (found.calls is None or found.calls >= LEAST_CALLS):
+        return (1 if is_above else -1), ()
+    few, many = least_calls(of)
+    each = f"{few} of each model" if few == many else f"{few} of one model and {many} of the other"
+    return 0, (("rounds", each),)
+
+
+def least_calls(comparisons: int = 1) -> tuple[int, int]:
+    """Returns the minimum calls of each of two models that decide, if one of so many comparisons refutes a claim."""
+    pairs = ((calls, more) for more in range(LEAST_CALLS, 100) for calls in (more - 1, more) if calls >= LEAST_CALLS)
+    return next(pair for pair in pairs if comparisons * chance_apart(*pair) < 1 - LEVEL)
+
+
+OURS = "mabert"
+"""Prefix of the names of this package's model."""
+
+STROKES = ("-", "--", ":", "-.")
+"""Line styles of a model's first contender, its second, and so on."""
+
+
+def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
+    """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
+    return page("engines.md", "Models in their engines", files=list(files), costs=sys.modules[__name__])
+
+
+def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
+    """Returns the latency rows of a file."""
+    rows = pd.DataFrame(content["rows"])
+    return rows[rows["measure"] == "latency"].assign(title=lambda own: own["model"].map(title_of))
+
+
+def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Makes a table of milliseconds by length, one row per contender, and of our speed-up over the fastest other,
+    separately for 8 bits and for more."""
+    lengths = sorted(rows["length"].unique())
+    medians = rows.pivot(index="title", columns="length", values="median_ms").reindex(rows["title"].unique())
+    lines = [
+        (title, *(MISSING if pd.isna(medians.at[title, n]) else f"{medians.at[title, n]:,.0f}" for n in lengths))
+        for title in medians.index
+    ]
+    ours = medians.index.str.startswith(NAMES[OURS])
+    short = medians.index.str.endswith("int8")
+    for title, own in zip(medians.index[ours], short[ours], strict=True):
+        speed = medians[~ours & (short == own)].min() / medians.loc[title]
+        lines.append(
+            (
+                f"**{title}: its speed, in the fastest rival's**",
+                *(MISSING if pd.isna(speed[n]) else f"**{speed[n]:.2f}**" for n in lengths),
+            )
+        )
+    dtype, samples = rows["dtype"].iloc[0], rows["samples"].dropna()
+    notes = [f"Medians of {samples.min():.0f} to {samples.max():.0f} calls, {dtype}; {name}."]
+    settings = rows.dropna(subset="setting").groupby("title", sort=False)["setting"].unique()
+    notes += ["; ".join(f"{title}: {' or '.join(given)}" for title, given in settings.items()) + "."]
+    missing = rows[rows["median_ms"].isna()]
+    notes += [f"{row.title} at {row.length:,} tokens: {row.reason}." for row in missing.itertuples()]
+    return table("Latency of a forward, ms", ("", *(f"{n:,}" for n in lengths)), lines, notes)
+
+
+def latency_chart(rows: pd.DataFrame) -> str:
+    """Draws time over length, both logarithmic, with a line per contender in its model's colour."""
+    figure = Figure(figsize=(8.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    drawn: dict[str, int] = {}
+    for title, own in rows.dropna(subset="median_ms").groupby("title", sort=False):
+        family = own["model"].iloc[0].partition(":")[0].partition("-")[0]
+        look = LOOKS.get(family, LOOKS["albert"])
+        drawn[family] = drawn.get(family, -1) + 1
+        stroke = STROKES[drawn[family] % len(STROKES)]
+        axes.plot(own["length"], own["median_ms"], stroke, color=look.colour, marker=look.marker, ms=4, label=title)
+    lengths = sorted(rows["length"].unique())
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.set_xlabel("tokens")
+    axes.set_ylabel("ms")
+    with_grid(axes)
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return svg(figure)
+
+
+def title_of(name: str) -> str:
+    """Returns a contender's title in tables: ``bert:openvino`` is BERT, openvino."""
+    model, _, engine = name.partition(":")
+    family, _, preset = model.partition("-")
+    words = [NAMES[family], preset] if family in NAMES else [Path(model).name]
+    return ", ".join(word for word in (*words, engine) if word)
+
+
+PAPERS_WEIGHTS = "(the paper's: most likely of float32 weights)"
+"""Its memory numbers suggest this, although its other numbers are of bf16."""
+
+
+def scaling_chart(results: Results, condition: Condition) -> str | None:
+    """Draws one log-log panel per measure over length, with the spread of our numbers; None if there is no data."""
+    tables = {each: rows for each, rows in results.tables[condition].items() if rows["value"].notna().any()}
+    if not tables:
+        return None
+    size, columns = {1: ((4.9, 5.6), 2), 2: ((8.0, 5.2), 3), 3: ((11.7, 4.9), 5)}[len(tables)]
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
+        _scaling(axes, measure, rows, condition)
+    shown = pd.concat(tables.values())
+    names = [name for name in NAMES if name in paper.MODELS or name in set(shown["model"])]
+    handles = [Line2D([], [], label=NAMES[name], **_strokes(name)) for name in names]
+    here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
+    handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
+    handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="dashed: the paper's, A100, bf16"))
+    if causes := [status for status in STATUSES[1:] if status in set(shown["status"])]:
+        handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
+    return svg(figure)
+
+
+def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition) -> None:
+    """Draws the panel of one measure."""
+    printed, measured = paper.TABLES[measure].mean, rows.dropna(subset="value")
+    for model in (each for each in LOOKS if each in paper.MODELS or each in rows.index):
+        if model in paper.MODELS:
+            strokes = {**_strokes(model), "markerfacecolor": "none", "linestyle": DASHED}
+            strokes |= {"linewidth": 0.9, "markersize": 3.5, "alpha": 0.7, "zorder": 2}
+            axes.plot(printed.columns, printed.loc[model], **strokes)
+        own = measured[measured["model"] == model]
+        ends = [(own[f"{end}_ms"].fillna(own["value"]) - own["value"]).abs() for end in ("fastest", "slowest")]
+        axes.errorbar(own["length"], own["value"], ends if len(own) else None, elinewidth=0.9, **_strokes(model))
+    remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
+    axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
+    axes.set_ylabel("MiB" if measure == "memory" else "ms")
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    # Up to three decades there is room for ticks between the powers of ten.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    _over_lengths(axes, sorted({*rows["length"], *printed.columns}))
+
+
+def speed_chart(results: Results, condition: Condition) -> str | None:
+    """Draws tokens per second of a forward pass over length, one line per model, on an axis from zero so that heights
+    compare; None if no latency was measured."""
+    rows = results.tables[condition].get("latency")
+    if rows is None or rows["value"].isna().all():
+        return None
+    measured = rows.dropna(subset="value")
+    figure = Figure(figsize=(8.0, 3.6), layout="constrained")
+    axes, handles = figure.subplots(), list[Line2D]()
+    for model in measured.index.unique("model"):
+        own = measured.loc[model]
+        handles += axes.plot(own["length"], 1e3 * own["length"] / own["value"], label=NAMES[model], **_strokes(model))
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("tokens a second")
+    _over_lengths(axes, sorted(measured["length"].unique()))
+    # Labels beside the lines, with the fastest at the longest input on top.
+    last = (
+        measured.groupby(level="model", sort=False)
+        .tail(1)
+        .reset_index(drop=True)
+        .sort_values(["length", "value"], ascending=[True, False])
+    )
+    order = list(measured.index.unique("model"))
+    handles = [handles[order.index(model)] for model in reversed(last["model"].tolist())]
+    figure.legend(handles=handles, loc="outside right center", frameon=False)
+    return svg(figure)
+
+
+def _strokes(model: str) -> dict[str, Any]:
+    """Returns the line style of a model's own numbers."""
+    look, ours = LOOKS[model], model == "mabert"
+    dots = {"marker": look.marker, "markersize": 7 if ours else 5}
+    return {"color": look.colour, "linewidth": 2.8 if ours else 1.4, "zorder": 4 if ours else 3, **dots}
+
+
+def _over_lengths(axes: Axes, lengths: Sequence[int]) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, fontsize="small")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("tokens")
+    with_grid(axes)

@@ -1,0 +1,586 @@
+"""A study's tables and figures beside the paper's, and the claims that its scores decide."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mabert_lab.report import paper
+from mabert_lab.report.document import FLAG, INK, LOOKS, MISSING, line_chart, svg, table, with_best, with_grid
+from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.studies import (
+    LEAST_PAIRS,
+    LEVEL,
+    NO_SCORES,
+    Arm,
+    Difference,
+    Study,
+    above,
+    averages,
+    difference,
+    percent,
+    summary,
+)
+
+_PRETRAINING = {
+    "steps": ("steps", "{:,.0f}", 1.0),
+    "tokens (M)": ("tokens", "{:,.1f}", 1e-6),
+    "held-out loss (nats)": ("held_out_loss", "{:.3f}", 1.0),
+    "held-out accuracy": ("held_out_accuracy", "{:.3f}", 1.0),
+    "parameters (M)": ("parameters", "{:,.1f}", 1e-6),
+    "minutes": ("seconds", "{:,.1f}", 1 / 60),
+}
+"""Numbers of a pretraining by heading: name in the file, format, and factor."""
+
+_RANKS = ["rank here", "rank in the paper"]
+
+_UNITS = {
+    "seed": "fine-tuning seeds",
+    "conversion": "conversions (the score of one is the mean over its fine-tunings; where nothing is converted, the "
+    "fine-tunings fall into as many groups)",
+}
+"""What the deviation of a score is taken over."""
+
+
+def side_by_side(study: Study) -> pd.DataFrame:
+    """Makes a table of the models' averages, over the tasks in `Study.averaged`. If the paper has any of the models,
+    only those are shown, with its averages and the ranks of both."""
+    every = arm_averages(study)
+    found = every.dropna(subset="paper") if every["paper"].notna().any() else every
+    both = found.dropna(subset=["mean", "paper"]).groupby("budget").filter(lambda each: len(each) > 1)
+    ranks = both.groupby("budget")[["mean", "paper"]].rank(ascending=False, method="min")
+
+    def cells(row: Any) -> dict[str, str]:
+        return {
+            "here": _written((row.mean, row.std, row.seeds) if row.seeds else None),
+            _RANKS[0]: number(ranks["mean"].get(row.Index), "{:.0f}"),
+            "in the paper": number(row.paper),
+            _RANKS[1]: number(ranks["paper"].get(row.Index), "{:.0f}"),
+        }
+
+    own = {row.arm: cells(row) for row in found.itertuples()}
+    notes = [f"Averages over {study.named(study.averaged)}, ± deviation (number of {study.unit}s)."]
+    notes += [*_one_answer(study), *_uneven(study)]
+    notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
+    if found["paper"].isna().all():
+        frame = _table(study, "averages", own.get, notes)
+        return frame.drop(columns=["in the paper", *_RANKS], errors="ignore")
+    frame = _table(study, "averages beside the paper's", own.get, notes)
+    return frame if len(ranks) else frame.drop(columns=_RANKS)
+
+
+def score_table(study: Study) -> pd.DataFrame:
+    """Tabulates all scores: mean ± sample standard deviation and number of seeds, with the best of each budget in
+    bold."""
+    keys = [column.key for column in study.scored]
+    average = f"average of {len(keys)}"
+
+    def cells(arm: Arm) -> dict[str, str]:
+        own = {each.heading: _summary(arm.scores.get(each.key, ()), _why(arm, each.key)) for each in study.columns}
+        return {**own, average: _summary(averages(arm.scores, keys))}
+
+    notes = [
+        f"Mean ± sample standard deviation over {_UNITS[study.unit]}, in brackets how many; bold is the highest mean, "
+        f"told from the others or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of "
+        "them.",
+        *_uneven(study),
+        *_samples(study),
+    ]
+    frame = _table(study, "measured here", cells, notes)
+    first = frame.shape[1] - len(study.columns) - 1
+    frame = with_best(frame, range(first, frame.shape[1]), by=list(frame.columns[1:first]))
+    floors = pd.Series({column.key: column.constant for column in study.columns}, dtype=float)
+    if floors.notna().any():
+        mean = floors[keys].mean(skipna=False)
+        frame.loc[len(frame)] = ["the best single class for all", *[""] * (first - 1), *map(number, (*floors, mean))]
+    return frame
+
+
+def further_table(study: Study) -> list[pd.DataFrame]:
+    """Makes a table of scores by further metrics, such as accuracy beside F1; empty if there are none."""
+    further = dict.fromkeys(column for arm in study.arms for column in arm.further)
+    names = {column.key: column.name for column in study.columns}
+
+    def cells(arm: Arm) -> dict[str, str]:
+        return {f"{names[key]} ({metric})": _summary(arm.further.get((key, metric), ())) for key, metric in further}
+
+    notes = ["Not in the averages, and not in the paper."]
+    return [_table(study, "further metrics", cells, notes)] if further else []
+
+
+def difference_table(study: Study) -> pd.DataFrame:
+    """Tabulates each arm's difference from the reference arm of its budget, paired by seed, with the interval."""
+    compared = study.label_of(study.reference)
+
+    def cells(arm: Arm) -> dict[str, str] | None:
+        reference = study.reference_of(arm)
+        if reference is None or reference is arm:
+            return None
+        gaps = arm.scores - reference.scores
+        both = gaps.columns[gaps.notna().any()]
+        whole = difference(averages(arm.scores, both) - averages(reference.scores, both))
+        over = f" of {len(both)} tasks" if len(both) < len(study.scored) else ""
+        own = {each.heading: _difference(difference(gaps.get(each.key, NO_SCORES))) for each in study.columns}
+        return {**own, "average": _difference(whole, over)}
+
+    variants = sorted({variant for arm in study.arms if (variant := study.variant(arm))})
+    also = "".join(
+        f"; models with {each} less {study.reference}, {each}, that one less {compared}" for each in variants
+    )
+    notes = [
+        f"The model less {compared}{also}. In brackets the {LEVEL:.0%} percentile bootstrap interval over paired "
+        f"{study.unit}s and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them apart and there "
+        f"are {LEAST_PAIRS} pairs; each difference is tested by itself.",
+        *_one_answer(study),
+    ]
+    return _table(study, f"differences from {compared}", cells, notes)
+
+
+def pretraining_table(study: Study) -> pd.DataFrame:
+    """Makes a table of each arm's pretraining."""
+
+    def cells(arm: Arm) -> dict[str, str]:
+        told = arm.pretraining
+        numbers = {head: number(told.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
+        return {"state": told.get("status", "missing"), **numbers, "tokenizer": told.get("tokenizer") or MISSING}
+
+    notes = ["Loss and accuracy are of masked tokens of held-out text."]
+    done = [arm.pretraining for arm in study.arms if arm.pretraining.get("status") == "done"]
+    if len({about.get("tokenizer") for about in done}) > 1:
+        notes.append(f"{FLAG}vocabularies differ, and losses and accuracies of different ones cannot be compared.")
+    if any(arm.pretraining.get("tokenizer_trained") for arm in study.arms):
+        notes.append(f"{FLAG}some vocabularies were trained on the run's text; the paper's models have their own.")
+    return _table(study, "pretraining", cells, notes)
+
+
+def conversion_table(study: Study) -> pd.DataFrame:
+    """Makes a table of each arm's conversions."""
+
+    def cells(arm: Arm) -> dict[str, str]:
+        made = pd.DataFrame(arm.pretraining.get("conversions") or [{}])
+        done = made.reindex(columns=["pattern", "cosine", "floor", "seconds"]).dropna(subset="pattern")
+        return {
+            "state": arm.pretraining.get("status", "missing"),
+            "conversions": f"{len(done)} of {len(made)}",
+            "layers": ", ".join(done["pattern"].unique()) or MISSING,
+            "cosine to the encoder": _summary(done["cosine"]),
+            "floor": _summary(done["floor"]),
+            "parameters (M)": number(arm.pretraining.get("parameters"), "{:,.1f}", 1e-6),
+            "minutes each": number(done["seconds"].mean(), "{:,.1f}", 1 / 60),
+        }
+
+    notes = [
+        "The cosine is between the vectors of held-out texts before fine-tuning; the floor is the encoder itself with "
+        "its attention held constant in the layers that are converted."
+    ]
+    return _table(study, "conversions", cells, notes)
+
+
+def task_table(study: Study) -> pd.DataFrame:
+    """Makes a table of the tasks: rows, epochs and source."""
+    rows = [
+        (each.heading, *(number(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
+        for each in study.columns
+    ]
+    head = ("task", "training rows", "scored on", "epochs", "source")
+    return table(f"{study.title}: tasks", head, rows)
+
+
+def failures(study: Study) -> list[str]:
+    """Returns one line per failed run."""
+    names, lines = {column.key: column.name for column in study.columns}, []
+    for arm in study.arms:
+        place = f"{study.label_of(arm.name)}, {percent(arm.budget)}"
+        if arm.pretraining.get("status") == "failed":
+            kind = "conversion" if study.converts else "pretraining"
+            lines.append(f"{place}, {kind}: {arm.pretraining.get('reason') or 'no reason told'}")
+        for each in arm.failed:
+            seed = "" if each.get("seed") is None else f", seed {each['seed']}"
+            task = names.get(each.get("column", "?"), each.get("column", "?"))
+            lines.append(f"{place}, {task}{seed}: {' '.join((each.get('reason') or 'no reason told').split())}")
+    return lines
+
+
+def seeds(study: Study) -> pd.DataFrame:
+    """Returns all scores, one per row."""
+    head = ["study", "scale", "arm", "budget", "task", "metric", "seed", "score"]
+    rows = [
+        (study.name, study.scale, arm.name, arm.budget, each.name, metric, seed, score)
+        for arm in study.arms
+        for each in study.columns
+        for (key, metric), found in {
+            (each.key, each.metric): arm.scores.get(each.key, NO_SCORES),
+            **arm.further,
+        }.items()
+        if key == each.key
+        for seed, score in found.dropna().sort_index().items()
+    ]
+    return pd.DataFrame(rows, columns=head)
+
+
+def number(value: float | None, form: str = "{:.3f}", unit: float = 1) -> str:
+    """Formats a number, or marks a missing one."""
+    return MISSING if value is None or math.isnan(value) else form.format(value * unit if unit != 1 else value)
+
+
+def _table(
+    study: Study,
+    what: str,
+    cells: Callable[[Arm], Mapping[str, str] | None],
+    notes: Iterable[str] = (),
+) -> pd.DataFrame:
+    """Makes a table with one row per arm, and a budget column if there are several; leaves out arms without cells."""
+    found = {arm: own for arm in study.arms if (own := cells(arm)) is not None}
+    several = ["budget"] if len(study.budgets) > 1 else []
+    rows = [
+        (study.label_of(arm.name), *(percent(arm.budget) for _ in several), *own.values()) for arm, own in found.items()
+    ]
+    return table(f"{study.title}: {what}", ["model", *several, *next(iter(found.values()), {})], rows, notes)
+
+
+def _why(arm: Arm, column: str) -> str:
+    """Explains why a score is missing."""
+    if arm.pretraining.get("status") == "failed":
+        return "conversion failed" if "conversions" in arm.pretraining else "pretraining failed"
+    failed = [each.get("reason") or "no reason told" for each in arm.failed if each.get("column") == column]
+    return f"failed: {failed[0].split(':')[0]}" if failed else ""
+
+
+def _summary(scores: Iterable[float], why: str = "") -> str:
+    return _written(summary(scores), why)
+
+
+def _written(found: tuple[float, float | None, int] | None, why: str = "") -> str:
+    if found is None:
+        return f"{MISSING} {why}".strip()
+    mean, std, count = found
+    return f"{mean:.3f} ({count})" if count == 1 else f"{mean:.3f} ± {std:.3f} ({count})"
+
+
+def _difference(found: Difference | None, over: str = "") -> str:
+    if found is None:
+        return MISSING
+    ends = "" if found.low is None else f"[{found.low:+.3f}, {found.high:+.3f}] "
+    text = f"{found.mean:+.3f} {ends}({found.pairs}){over}"
+    return f"**{text}**" if found.sign() else text
+
+
+def _uneven(study: Study) -> list[str]:
+    """Warns if some scores have more seeds than others."""
+    counts = sorted({int(count) for arm in study.arms for count in arm.scores.count()})
+    if len(counts) < 2:
+        return []
+    return [f"{FLAG}scores have {counts[0]} to {counts[-1]} {study.unit}s; bold and ranks weigh them alike."]
+
+
+def _one_answer(study: Study) -> list[str]:
+    """Warns of tasks on which all differences are 0 because every model gives a constant answer."""
+    keys = [
+        column.key
+        for column in study.scored
+        if all(
+            (arm.scores[column.key].dropna() == column.constant).all() for arm in study.arms if column.key in arm.scores
+        )
+    ]
+    return [f"Every model gives one answer for all of {study.named(keys)}, so none differ there."] if keys else []
+
+
+def _samples(study: Study) -> Iterator[str]:
+    told = [f"{each.name}, with {each.train:,} training rows" for each in study.columns if each.sample and each.train]
+    if told:
+        yield f"Scores on other rows than the official task's are not scores on that task: {'; '.join(told)}."
+
+
+DEARER = 1.25
+"""Factor in pretraining time that counts as dearer; it is large because each run was timed once."""
+
+UNLEARNT = "no better than one answer for all"
+"""Outcome of a comparison of two models that learnt nothing."""
+
+
+def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
+    """Yields a verdict for each study of the claim's question and each variant of its arms, over all budgets that the
+    claim names, or for each budget if it names none. Differences of `exact` numbers count without a test."""
+    rule = claim.rule
+    own = [study for study in studies if study.question in rule["asks"]]
+    for study in own:
+        title = f"{study.title}, " if len(own) > 1 else ""
+        if rule.get("form") in ("rising", "steady"):
+            compared = (_rising if rule["form"] == "rising" else _steady)(claim, study, exact)
+            yield verdict_on(claim, f"{title}at {study.size(rule.get('budgets', ()))}", compared)
+            continue
+        for budgets, variant in _places(claim, study):
+            gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
+            together = _together(claim)
+            compared = _compared(study, gaps, exact, together - together // 2)
+            if rule.get("form") == "trade":
+                compared = [_traded(*each) for each in zip(gaps, compared, strict=True)]
+            place = f"{title}at {study.size(budgets)}"
+            yield verdict_on(claim, f"{variant}, {place}" if variant else place, compared, together)
+
+
+def _places(claim: Claim, study: Study) -> Iterator[tuple[Sequence[float], str]]:
+    """Yields the budgets and the variant of the arms at each place."""
+    named = claim.rule.get("budgets")
+    for budgets in [named] if named else [[budget] for budget in study.budgets]:
+        yield budgets, ""
+        for variant in dict.fromkeys(filter(None, map(study.variant, study.arms))):
+            if any(study.by_paper(budget, variant) for budget in budgets):
+                yield budgets, variant
+
+
+def _together(claim: Claim) -> int:
+    """Returns of how many comparisons the majority decides: two arms on each task, or one arm's average over each
+    other's."""
+    return len(claim.rule.get("tasks") or claim.rule["second"]) if claim.rule.get("most") else 1
+
+
+class _Gap(NamedTuple):
+    """A difference that a claim needs: its name, the gaps by seed, the tasks, what is missing, and the arms."""
+
+    name: str
+    gaps: pd.Series
+    columns: tuple[str, ...]
+    lacking: list[tuple[str, str]]
+    arms: Sequence[Arm | None]
+
+
+def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> list[_Gap]:
+    """Compares arms of `first` with arms of `second` at one budget, on average or on each task."""
+    rule, gaps, arms = claim.rule, [], study.by_paper(budget, variant)
+    tasks = rule.get("tasks", ())
+    meet = zip if rule.get("paired") else product
+    pairs = [(first, second) for first, second in meet(rule["first"], rule["second"]) if first != second]
+    columns = _averaged(study, [arms[key] for pair in pairs for key in pair if key in arms])
+    at = f" at {percent(budget)}" if len(rule.get("budgets", ())) > 1 else ""
+    for pair in pairs:
+        both = [arms.get(key) for key in pair]
+        ours, theirs = map(_scores, both)
+        name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
+        lacking = [("models", study.label_of(key)) for key in pair if key not in arms]
+        if not arms:
+            lacking = [("budgets", percent(budget))]
+        if not tasks:
+            told = f"{name}{_on_some(study, columns)}{at}"
+            gaps.append(_Gap(told, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
+        for task in tasks:
+            on = [rule["widest"], task] if "widest" in rule else [task]
+            gaps.append(_on(study, on, f"{name}{at} on ", ours - theirs, lacking, both))
+    return gaps
+
+
+def _on(
+    study: Study,
+    tasks: Sequence[str],
+    name: str,
+    found: pd.DataFrame,
+    lacking: list[tuple[str, str]],
+    arms: Sequence[Arm | None],
+) -> _Gap:
+    """Returns the gap on one of the paper's tasks, or the gap on the first of two minus that on the second. Samples of
+    a task do not count."""
+    keys = {column.paper: column.key for column in study.columns if not column.sample}
+    first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
+    absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
+    used = tuple(keys[task] for task in tasks if task in keys)
+    told = name + " less that on ".join(paper.TASKS[task]["title"] for task in tasks)
+    return _Gap(told, first - second[0] if second else first, used, lacking + absent, arms)
+
+
+def _traded(gap: _Gap, compared: Comparison) -> Comparison:
+    """Adjusts a comparison for cost: a second arm that is dearer does not refute the claim."""
+    if compared.sign in (1, None) or gap.gaps.count() < LEAST_PAIRS or compared.outcome == UNLEARNT:
+        return compared
+    first, second = (arm.pretraining.get("seconds") for arm in gap.arms if arm is not None)
+    if not first or not second:
+        return compared._replace(sign=None, needs=(("times of pretraining", gap.name),))
+    told = f"{compared.told} at {first / second:.2f} times the time"
+    if second < DEARER * first:
+        return compared._replace(told=told)
+    return compared._replace(sign=1, told=told, outcome="cheaper")
+
+
+def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
+    """Compares each budget's average with that of the previous one."""
+    arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
+    columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
+    for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
+        both = [arms.get(budget) for budget in (later, earlier)]
+        lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
+        after, before = (averages(_scores(arm), columns) for arm in both)
+        name = f"{percent(later)} over {percent(earlier)}{_on_some(study, columns)}"
+        gaps.append(_Gap(name, after - before, columns, lacking, both))
+    compared = _compared(study, gaps, exact)
+    # Measured neighbours with other budgets of the paper between them can only refute the claim.
+    return compared[: len(steps)] + [each for each in compared[len(steps) :] if each.sign == -1]
+
+
+def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
+    """Compares the lead over its deviation across budgets on one task with that on each other task."""
+    (key,), rivals = claim.rule["first"], claim.rule["second"]
+    arms = {budget: study.by_paper(budget) for budget in claim.rule["budgets"]}
+    lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
+    there = [found for found in arms.values() if found]
+    lacking += [("models", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
+    steadiness = pd.DataFrame()
+    if not lacking:
+        leads = [found[key].scores - sum(found[row].scores for row in rivals) / len(rivals) for found in there]
+        by_seed = pd.concat(leads, keys=arms).swaplevel().groupby(level=0)
+        # Drops seeds that are missing under any budget.
+        steadiness = (by_seed.mean() / (by_seed.std() + 1e-6)).where(by_seed.count() == len(leads))
+    every = [arm for found in there for arm in found.values()]
+    gaps = [_on(study, [claim.rule["widest"], task], "on ", steadiness, lacking, every) for task in claim.rule["tasks"]]
+    return _compared(study, gaps, exact)
+
+
+def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1) -> list[Comparison]:
+    """Makes comparisons of paired differences.
+
+    Equal scores in every pair refute a claim, since neither arm is above the other. If all differences must support a
+    claim, none needs a correction. If a majority must, the level is divided by one more than the number of differences
+    that may fail (Benjamini and Heller 2008). A difference that refutes the claim is corrected for all differences.
+    """
+    comparisons = sum(gap.gaps.notna().any() for gap in gaps)
+    return [_compare(study, gap, exact, comparisons, together) for gap in gaps]
+
+
+def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: int) -> Comparison:
+    found = difference(gap.gaps)
+    if found is None:
+        return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
+    ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
+    name = gap.name
+    more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
+    need = ("seeds", more)
+    if exact:
+        sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
+        outcome = ("equal", "above", "below")[sign]
+    elif not _learnt(study, gap.arms, gap.columns):
+        sign, outcome = 0, UNLEARNT
+        need = ("longer pretraining, for neither model beats one answer for all on", study.named(gap.columns))
+    elif found.equal:
+        sign, outcome = -int(found.pairs >= LEAST_PAIRS), "equal in every pair"
+        name += _why_equal(study, gap.arms)
+    else:
+        sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
+        outcome = ("not told apart", "above", "below")[sign]
+    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, (need,))
+
+
+def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
+    """Explains equal scores of two arms if their records show that they are one model."""
+    first, second = (arm for arm in arms if arm is not None)
+    cells = [arm.pretraining.get("cell") for arm in (first, second)]
+    if None in cells or cells[0] != cells[1] or not first.scores.equals(second.scores):
+        return ""
+    asked = study.settings.get("arms") or {}
+    ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
+    apart = [f"`{name}` {value} and {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
+    told = f" with {', '.join(apart)}" if apart else ""
+    return f"; one pretraining, and the same scores{told}"
+
+
+def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
+    """Returns the paper's tasks to average arms over: those on which any arm learnt something, or if there are none,
+    all with scores."""
+    scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
+    keys = [column.key for column in scored if column.paper in paper.TASKS]
+    return tuple([key for key in keys if _learnt(study, arms, [key])] or keys)
+
+
+def _on_some(study: Study, keys: Sequence[str]) -> str:
+    """Names the tasks of an average that leaves out some of the study's."""
+    whole = [column.key for column in study.columns if column.paper in paper.TASKS]
+    return "" if set(keys) >= set(whole) else f" on {study.named(keys)}"
+
+
+def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bool:
+    """Checks whether any arm beats a constant answer on any of some tasks, or that answer's score is unknown."""
+    floors = {column.key: column.constant for column in study.columns}
+    found = [(_scores(arm)[key].dropna(), floors[key]) for arm in arms for key in keys if key in _scores(arm)]
+    return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)
+
+
+def _scores(arm: Arm | None) -> pd.DataFrame:
+    return pd.DataFrame() if arm is None else arm.scores
+
+
+_COLOURS = [look.colour for look in reversed(LOOKS.values())]
+
+
+def arm_averages(study: Study) -> pd.DataFrame:
+    """Averages each arm over the tasks in `Study.averaged`; one row per arm.
+
+    Columns are ``arm``, ``budget``, ``mean``, ``std``, ``seeds`` and ``paper``, the paper's average over the same
+    tasks; missing values are NaN.
+    """
+    wanted, papers = study.averaged, study.papers(study.averaged)
+    rows = []
+    for arm in study.arms:
+        table = study.table(arm.budget)
+        there = table is not None and papers and arm.paper in table.mean.index
+        theirs = table.average(str(arm.paper), papers) if table is not None and there else None
+        rows.append((arm, arm.budget, *(summary(averages(arm.scores, wanted)) or (None, None, 0)), theirs))
+    head = ["arm", "budget", "mean", "std", "seeds", "paper"]
+    return pd.DataFrame(rows, columns=head).astype({"mean": float, "std": float, "paper": float})
+
+
+def arm_chart(study: Study) -> str | None:
+    """Draws the arms' averages with deviations, and the paper's in a second panel; None if there are no averages."""
+    found = arm_averages(study).dropna(subset=["mean", "paper"], how="all")
+    if found["mean"].isna().all():
+        return None
+    drawing = Figure(figsize=(8.2, 1.3 + 0.3 * len(found)), layout="constrained")
+    heights, several = range(len(found), 0, -1), len(study.budgets) > 1
+    panels = drawing.subplots(1, 2 if found["paper"].notna().any() else 1, sharey=True, squeeze=False)[0]
+    for height, row in zip(heights, found.itertuples(), strict=True):
+        mark = "D" if row.arm.name == study.reference else "o"
+        if row.seeds:
+            std = None if math.isnan(row.std) else row.std
+            panels[0].errorbar(row.mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
+        if not math.isnan(row.paper):
+            panels[1].plot(row.paper, height, mark, color=INK, markerfacecolor="none")
+    labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in found["arm"]]
+    panels[0].set_yticks(heights, labels, fontsize="small")
+    panels[0].set_ylim(0.4, len(found) + 0.6)
+    flagged = any((printed := study.table(budget)) is not None and printed.flag for budget in study.budgets)
+    titles = ("here", "the paper's, same tasks" + " (flagged)" * flagged)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(title, color=INK, fontsize="medium")
+        axes.set_xlabel("average score")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        with_grid(axes)
+    return svg(drawing)
+
+
+def pretraining_chart(study: Study) -> str | None:
+    """Draws loss over steps for each pretraining of the largest budget; arms that differ only in fine-tuning share a
+    line. None if there is no pretraining."""
+    arms = [arm for arm in study.arms if arm.budget == study.budgets[-1] and arm.pretraining.get("history")]
+    every = [entry for arm in arms for entry in arm.pretraining["history"]]
+    what = "eval_loss" if any("eval_loss" in entry for entry in every) else "loss"
+    shared: dict[str, list[str]] = {}
+    curves: dict[str, dict[float, float]] = {}
+    for arm in arms:
+        cell = arm.pretraining.get("cell", arm.name)
+        shared.setdefault(cell, []).append(_label(study, arm.name))
+        curves[cell] = {entry["step"]: entry[what] for entry in arm.pretraining["history"] if what in entry}
+    if not any(curves.values()):
+        return None
+    lines = {
+        shared[cell][0] + f" and {len(shared[cell]) - 1} more" * (len(shared[cell]) > 1): (
+            list(points),
+            list(points.values()),
+        )
+        for cell, points in curves.items()
+    }
+    return line_chart(lines, "step", f"{'held-out' if what == 'eval_loss' else 'training'} loss (nats a masked token)")
+
+
+def _label(study: Study, name: str) -> str:
+    """Escapes an arm's name for matplotlib, which reads text between two dollar signs as a formula."""
+    return study.label_of(name).replace("$", r"\$")
