@@ -218,12 +218,12 @@ def test_a_full_disk_gets_one_clear_line_and_leaves_nothing(make, text_file, tmp
 KILLED = """
 import sys, time
 from mabert.data import cache
-from mabert.machine.progress import ByteProgress
+from mabert.machine.progress import Bar
 from mabert.data.tokenizer import load_tokenizer
 def slow(*arguments):
     print("writing", flush=True)
     time.sleep(3600)  # the test kills it
-ByteProgress.advance_to = slow
+Bar.advance_to = slow
 cache.build_cache(sys.argv[1], load_tokenizer(sys.argv[2]), sys.argv[3], progress=False)
 """
 

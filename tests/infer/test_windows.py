@@ -4,7 +4,6 @@ import io
 import itertools
 import sys
 import weakref
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,9 +14,10 @@ from rich.console import Console
 import mabert
 from mabert.infer import answers
 from mabert.infer import windows as windowing
-from mabert.infer.answers import How, progress_over
+from mabert.infer.answers import How
 from mabert.infer.windows import windows
 from mabert.machine import progress
+from mabert.machine.progress import Bar
 
 WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
 HOW = How(progress=False)
@@ -112,13 +112,17 @@ def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, 
     monkeypatch.setattr(windowing, "TEXTS", 2)
     told, done = [], []
 
-    @contextmanager
-    def spy(title, total, show):
-        told.append(total)
-        with progress_over(title, total, show=False):
-            yield lambda count, total=None: done.append(count) or (total and total not in told and told.append(total))
+    class Spy(Bar):
+        def __init__(self, title, total, show):
+            told.append(total)
+            super().__init__(title, total, show=False)
 
-    monkeypatch.setattr(answers, "progress_over", spy)
+        def add(self, count, total=None):
+            done.append(count)
+            if total and total not in told:
+                told.append(total)
+
+    monkeypatch.setattr(answers, "Bar", Spy)
     rows = [(text,) for text in [*WORDS, "wind"]]
     assert len(list(mabert.load(masked_lm).vectors(rows if known else (row for row in rows), HOW))) == 3
     assert told == totals
@@ -128,10 +132,9 @@ def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, 
 def test_a_bar_takes_a_total_that_comes_late_and_leaves_standard_output_to_the_answers(monkeypatch):
     """Else their bytes would stay behind what rich puts in its place, and a full disk be noticed after the end."""
     terminal, before = Console(file=io.StringIO(), force_terminal=True, width=120), sys.stdout
-    monkeypatch.setattr(answers, "Console", lambda stderr: terminal)
-    with progress_over("embedding", None) as advance:
-        advance(2)
-        advance(1, 4)
+    with Bar("embedding", None, console=terminal) as bar:
+        bar.add(2)
+        bar.add(1, 4)
         assert sys.stdout is before
     assert "embedding" in terminal.file.getvalue()
     assert "3/4" in terminal.file.getvalue()
@@ -147,9 +150,9 @@ def ten_seconds_a_look(monkeypatch):
 def test_lines_of_progress_leave_standard_output_alone_and_are_not_written_unasked(
     ten_seconds_a_look, masked_lm, capsys
 ):
-    with progress_over("embedding", None) as advance:
-        advance(2)
-        advance(1, 4)
+    with Bar("embedding", None) as bar:
+        bar.add(2)
+        bar.add(1, 4)
     assert capsys.readouterr() == ("", "embedding  2  0.20/s\nembedding  3/4  0.15/s  0.1 min left\n")
     model = mabert.load(masked_lm)
     model.embed(WORDS)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mabert.machine import progress
-from mabert.machine.progress import ByteProgress, Lines
+from mabert.machine.progress import Bar, in_bytes
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def clock(monkeypatch):
 
 
 def test_a_line_is_written_after_ten_seconds_and_at_most_one_in_ten(clock, capsys):
-    lines, found = Lines("work [/b]"), []
+    bar, found = Bar("work [/b]", 3000), []
     for now in range(101, 135):
         clock[0] = now
-        lines.update(20 * (now - 100), 3000, "loss [red]")
+        bar.advance_to(20 * (now - 100), "loss [red]")
         found += [(now, capsys.readouterr())]
     written = [(now, err) for now, (out, err) in found if err or out]
     assert written == [
@@ -41,18 +41,18 @@ def test_a_line_is_written_after_ten_seconds_and_at_most_one_in_ten(clock, capsy
     ],
 )
 def test_time_left_is_told_where_it_is_known(clock, capsys, done, total, line):
-    lines = Lines("work", begun=10)
+    bar = Bar("work", total, begun=10)
     clock[0] += 10
-    lines.update(done, total)
+    bar.advance_to(done)
     assert capsys.readouterr() == ("", line)
 
 
 @pytest.mark.parametrize("why", ["a terminal", "not asked for"])
 def test_no_line_is_written_in_a_terminal_or_unasked(clock, capsys, monkeypatch, why):
     monkeypatch.setenv("TTY_COMPATIBLE", "1" if why == "a terminal" else "0")
-    lines = Lines("work", show=why == "a terminal")
+    bar = Bar("work", 2, show=why == "a terminal")
     clock[0] += 60
-    lines.update(1, 2)
+    bar.advance_to(1)
     assert capsys.readouterr() == ("", "")
 
 
@@ -65,19 +65,19 @@ def test_work_goes_on_where_nobody_takes_its_lines(clock, capsys, monkeypatch, e
         def flush(self):
             raise error
 
-    lines = Lines("work")
+    bar = Bar("work", 2)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", Stopped())
         for _ in range(2):
             clock[0] += 10
-            lines.update(1, 2)
+            bar.advance_to(1)
     sys.stdout.write("answer")
     assert capsys.readouterr().out == "answer"
 
 
 @pytest.mark.parametrize("show", [True, False])
 def test_bytes_are_told_in_lines_with_a_note(clock, capsys, show):
-    with ByteProgress("tokenising", 3_000_000, show) as bar:
+    with in_bytes("tokenising", 3_000_000, show) as bar:
         bar.advance_to(500_000, "1 M tokens")
         assert capsys.readouterr().err == ""
         clock[0] += 10

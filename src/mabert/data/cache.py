@@ -22,7 +22,7 @@ from mabert.data.corpus import Source, Sources, parse_sources, pieces_of
 from mabert.data.tokenizer import fingerprint, special_ids
 from mabert.files.reading import read_json, to_json
 from mabert.files.writing import make_once, whole_file, write_text
-from mabert.machine.progress import ByteProgress
+from mabert.machine.progress import in_bytes
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
 
@@ -223,7 +223,7 @@ def _write_ids(
     sizes = [source.size() for source in sources]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     ends = array("q", [0])
-    with whole_file(path) as file, ByteProgress("tokenising", total, progress) as bar:
+    with whole_file(path) as file, in_bytes("tokenising", total, progress) as bar:
         write_npy_header(file, dtype, (0,))
         for documents, position in _read_ahead(_batches(sources)):
             room = None if max_tokens is None else max_tokens - ends[-1]

@@ -8,18 +8,6 @@ from operator import length_hint
 from typing import Any, Generic, TypeVar
 
 import torch
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import batches_by_length
@@ -28,7 +16,7 @@ from mabert.data.encode import was_cut
 from mabert.infer.loaded import Loaded, check_at_least_one
 from mabert.infer.windows import Row, Window, windows
 from mabert.machine.memory import is_out_of_memory
-from mabert.machine.progress import Lines
+from mabert.machine.progress import Bar
 
 logger = logging.getLogger(__name__)
 
@@ -116,18 +104,18 @@ def answer_windows(
         The rows of a window and their answers, in order.
     """
     cut = empty = count = 0
-    with progress_over(question.title, length_hint(rows) or None, how.progress) as advance:
+    with Bar(question.title, length_hint(rows) or None, show=how.progress) as bar:
         for window in windows(rows):
             count = window.before + len(window.rows)
             if window.last:
-                advance(0, count)
+                bar.add(0, count)
             if question.encode is None:
                 encoded, some = encoded_texts(question.loaded, window, how)
                 cut += some
             else:
                 encoded = question.encode(window, how)
             empty += sum(not any(text.strip() for text in row) for row in window.rows)
-            yield window.rows, answer_window(question, window, encoded, how, advance)
+            yield window.rows, answer_window(question, window, encoded, how, bar.add)
     for how_many, what in ((cut, "were cut"), (empty, "are empty")):
         if how_many:
             logger.info("texts that %s: %s of %s", what, f"{how_many:,}", f"{count:,}")
@@ -178,41 +166,3 @@ def naming_batch(texts: int, tokens: int) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise BatchTooLargeError(texts, tokens) from error
-
-
-@contextmanager
-def progress_over(title: str, total: int | None, show: bool = True) -> Iterator[Callable[..., None]]:
-    """Shows progress over texts on standard error: a bar with rate and time left, or lines without a terminal.
-
-    Args:
-        title: Title of the bar.
-        total: Number of texts; None if it is not known yet.
-        show: False shows nothing.
-
-    Yields:
-        A function to call with the number of texts just done, and with the total once it is known.
-    """
-    console = Console(stderr=True)
-    lines = Lines(title, show=show)
-    columns = (BarColumn(), MofNCompleteColumn(), RateColumn(), TimeElapsedColumn(), TextColumn("left"))
-    hidden = not (show and console.is_terminal)
-    names = TextColumn(title)
-    # Otherwise rich would sit between standard output, which carries answers, and its file or pipe.
-    with Progress(
-        names, *columns, TimeRemainingColumn(), console=console, disable=hidden, redirect_stdout=False
-    ) as bar:
-        task = bar.add_task(title, total=total)
-
-        def advance(count: int, total: int | None = None) -> None:
-            bar.update(task, advance=count, total=total)
-            lines.update(bar.tasks[0].completed, bar.tasks[0].total)
-
-        yield advance
-
-
-class RateColumn(ProgressColumn):
-    """Texts per second."""
-
-    def render(self, task: Task) -> Text:
-        """Returns the rate so far."""
-        return Text(f"{task.speed or 0:,.1f}/s")

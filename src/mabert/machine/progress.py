@@ -1,4 +1,4 @@
-"""Progress: a bar over bytes in a terminal, occasional lines elsewhere."""
+"""Progress: a bar with rate and time left in a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,52 +9,94 @@ from time import monotonic
 from rich import progress
 from rich.console import Console
 from rich.filesize import decimal
+from rich.text import Text
 
 SECONDS = 10.0
 """Minimum time before the first line, and between two lines."""
 
 
-class Lines:
-    """Writes occasional lines on progress to standard error if it is no terminal.
+class Bar(progress.Progress):
+    """A bar over an amount of work on standard error, a context; without a terminal, lines of the same.
 
     A line that cannot be written is skipped, since the work does not depend on it.
 
     Args:
         title: Name of the work.
+        total: The whole amount; None if it is not known yet.
         begun: Amount done before.
         amount: Formats an amount.
         rate: Formats an amount per second.
-        show: False writes nothing.
+        show: False shows nothing.
+        console: Where a bar is drawn; default, standard error.
     """
 
     def __init__(
         self,
         title: str,
+        total: float | None,
         *,
         begun: float = 0,
         amount: Callable[[float], str] = "{:,.0f}".format,
         rate: Callable[[float], str] = "{:,.2f}/s".format,
         show: bool = True,
+        console: Console | None = None,
     ) -> None:
-        self._title, self._begun, self._amount, self._rate = title, begun, amount, rate
-        self._console = _Console(stderr=True)
-        self._shown = show and not self._console.is_terminal
+        self._amount, self._rate, self._begun = amount, rate, begun
+        console = console or _Console(stderr=True)
+        super().__init__(
+            _Column(lambda task: task.description),
+            progress.BarColumn(bar_width=10),
+            _Column(lambda task: self._done_of(task.completed, task.total)),
+            _Column(lambda task: rate(task.speed or 0)),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            _Column(lambda task: task.fields["note"]),
+            console=console,
+            disable=not (show and console.is_terminal),
+            # Otherwise rich would sit between standard output, which carries answers, and its file or pipe.
+            redirect_stdout=False,
+        )
+        self.add_task(title, total=total, note="")
+        self.state = self.tasks[0]
+        self.state.completed = begun
+        self._lines = show and not console.is_terminal
         self._started = self._last = monotonic()
 
-    def update(self, done: float, total: float | None, note: str = "") -> None:
-        """Writes a line if it is time for one: the amount done, the total if known, and a note."""
-        now = monotonic()
-        if not self._shown or now - self._last < SECONDS:
-            return
-        self._last = now
-        rate = (done - self._begun) / (now - self._started)
-        of = "" if total is None else f"/{self._amount(total)}"
-        parts = [self._title, f"{self._amount(done)}{of}", self._rate(rate)]
+    def advance_to(self, done: float, note: str | None = None) -> None:
+        """Sets the amount done so far, and the note beside the bar if one is given."""
+        self.update(self.state.id, completed=done, note=self.state.fields["note"] if note is None else note)
+        if self._lines and (now := monotonic()) - self._last >= SECONDS:
+            self._last = now
+            self._write_line((done - self._begun) / (now - self._started))
+
+    def add(self, count: float, total: float | None = None) -> None:
+        """Adds to the amount done; sets the whole amount if given."""
+        self.update(self.state.id, total=total)
+        self.advance_to(self.state.completed + count)
+
+    def _write_line(self, rate: float) -> None:
+        done, total = self.state.completed, self.state.total
+        parts = [self.state.description, self._done_of(done, total), self._rate(rate)]
         if total is not None and rate > 0:
             parts.append(f"{max(total - done, 0) / rate / 60:.1f} min left")
         with suppress(OSError):
-            line = "  ".join([*parts, note]).rstrip()
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            line = "  ".join([*parts, self.state.fields["note"]]).rstrip()
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _done_of(self, done: float, total: float | None) -> str:
+        return self._amount(done) + ("" if total is None else f"/{self._amount(total)}")
+
+
+class _Column(progress.ProgressColumn):
+    """Text made from the state of the work, which may hold square brackets."""
+
+    def __init__(self, text: Callable[[progress.Task], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: progress.Task) -> Text:
+        return Text(self._text(task), no_wrap=True)
 
 
 class _Console(Console):
@@ -64,34 +106,9 @@ class _Console(Console):
         self.quiet = True
 
 
-class ByteProgress(progress.Progress):
-    """A bar over a number of bytes on standard error; without a terminal, see `Lines`.
-
-    Args:
-        title: Name of the work.
-        total: Total bytes; None if not known, which leaves the rate.
-        show: False shows nothing.
-    """
-
-    def __init__(self, title: str, total: int | None, show: bool = True) -> None:
-        super().__init__(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=12),
-            progress.DownloadColumn(),
-            progress.TransferSpeedColumn(),
-            progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-            disable=not show,
-        )
-        self._task = self.add_task(title, total=total, note="")
-        self._total = total
-        self._lines = Lines(title, amount=_bytes, rate=lambda rate: f"{_bytes(rate)}/s", show=show)
-
-    def advance_to(self, done: int, note: str = "") -> None:
-        """Sets the bytes done so far and a note beside the bar."""
-        self.update(self._task, completed=done, note=note)
-        self._lines.update(done, self._total, note)
+def in_bytes(title: str, total: int | None, show: bool = True) -> Bar:
+    """Returns a bar over a number of bytes; see `Bar`."""
+    return Bar(title, total, amount=_bytes, rate=lambda rate: f"{_bytes(rate)}/s", show=show)
 
 
 def _bytes(number: float) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 import mabert
@@ -23,6 +22,7 @@ import mabert_lab
 from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_text
 from mabert.machine.environment import environment
+from mabert.machine.progress import Bar
 
 Job = Callable[[], None]
 """Measures something and adds it to a result."""
@@ -96,11 +96,9 @@ def record(
     missing = [title for title in jobs if title not in states]
     again = [title for title in jobs if "failed" in states.get(title, ())]
     console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        bar = progress.add_task(name, total=len(jobs), completed=len(jobs) - len(missing) - len(again))
+    with Bar(name, len(jobs), begun=len(jobs) - len(missing) - len(again), console=console) as bar:
         for title in (*missing, *again):
-            progress.update(bar, description=title)
+            bar.update(bar.state.id, description=title)
             rows[:] = [row for row in rows if row.get("job") != title]  # those of a failed try
             before = len(rows)
             jobs[title]()
@@ -109,7 +107,7 @@ def record(
                 console.print(f"{title}: {in_short(row)}", highlight=False)
             if output is not None:
                 write(result, output, name)
-            progress.advance(bar)
+            bar.add(1)
     show(console, result)
     if output is not None:
         console.print(f"written to {write(result, output, name)}")

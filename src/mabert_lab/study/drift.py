@@ -22,8 +22,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from mabert.conversion.teacher import weights_hash
 from mabert.files.reading import read_json_if_there, to_json
 from mabert.files.writing import write_text
-from mabert.infer.answers import progress_over
 from mabert.machine.environment import environment
+from mabert.machine.progress import Bar
 from mabert.model import MaBertConfig, MaBertModel
 from mabert.model.pooling import first_token, mean_of_tokens
 from mabert_lab.bench.results import measured_on
@@ -100,7 +100,7 @@ def drift(
     measured = {Regime(*(row[name] for name in Regime.__annotations__)): row for row in kept}
     rows = []
     builds = 1 + random * len(DIRECTIONS) * len(CONV_MODES)
-    with progress_over("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS), progress) as advance:
+    with Bar("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS), show=progress) as bar:
         for weights, built in _builds(model, random):
             with torch.inference_mode():
                 alone = [_vectors(built, ids, None) for ids in groups]
@@ -111,7 +111,7 @@ def drift(
                         rows.append(asdict(regime) | _curves(built, regime, groups, alone, pad_id, lengths))
                         if unfinished:
                             write_text(unfinished, to_json({"rows": rows}))
-                    advance(1)
+                    bar.add(1)
     return {
         "kind": "drift",
         "environment": measured_on(),
