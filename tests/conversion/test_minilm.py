@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mabert
-from mabert.conversion.teacher import SAME, difference, load_teacher, student_of
+from mabert.conversion.teacher import SAME, difference, load_teacher, open_teacher, student_of
 from mabert.files.places import DELTA, PACKAGES, SHIPPED
 from tests.conversion.helpers import is_installed
 
@@ -27,7 +27,7 @@ def cache(tmp_path_factory):
 @pytest.mark.slow
 @needs_teacher
 def test_a_copy_that_keeps_every_layer_gives_what_the_teacher_gives():
-    teacher = load_teacher(NAME)
+    teacher = load_teacher(open_teacher(NAME))
     assert difference(teacher, student_of(teacher, "encoder")) < SAME
 
 

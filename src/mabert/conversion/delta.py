@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mabert.baselines.uses import Use
-from mabert.conversion.teacher import HEADS, check_copy, load_teacher, student_of, weights_hash
+from mabert.conversion.teacher import HEADS, check_copy, load_teacher, open_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import CONFIG, DELTA, default_cache
 from mabert.files.reading import parse_json, sha256, to_json
@@ -121,7 +121,7 @@ def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tenso
     """
     use: Any = about["use"]
     try:
-        teacher = load_teacher(about["teacher"])
+        teacher = load_teacher(open_teacher(about["teacher"]))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{path} is a delta, which needs its teacher {about['teacher']} under that name: {error}"

@@ -20,10 +20,9 @@ from mabert.conversion.watch import Item
 from mabert.data.cache import IDS, Documents, build_cache
 from mabert.data.encode import check_list
 from mabert.data.tokenizer import fingerprint
-from mabert.files.places import default_cache
+from mabert.files.places import Place, default_cache
 from mabert.files.reading import digest
 from mabert.machine.precision import resolve_precision, warn_of_emulation
-from mabert.opening.opened import Model
 from mabert.train.run import RunFolder
 from mabert.train.trainer import joined
 
@@ -90,7 +89,7 @@ class ConversionRun:
 
 
 def resolve(
-    teacher: Model,
+    teacher: str | Path | Place,
     texts: Sequence[str | Path],
     output: str | Path,
     asked: ConversionRecipe,
@@ -121,7 +120,7 @@ def resolve(
     if writes:
         warn_of_emulation(asked.precision)
         folder.check(request, resume)
-    known = Teacher.at(opened)
+    known = Teacher.of(opened)
     wanted = checked_pattern(asked.pattern, known.copy.config.num_hidden_layers)
     frames = frames_of(known.place, known.use, known.reader, known.sentences, True if pair_column else pairs)
     for line in warnings_of(known, frames, asked.length):

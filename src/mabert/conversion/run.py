@@ -24,9 +24,9 @@ from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.extras import EXTRAS, check_installed
+from mabert.files.places import Place
 from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
-from mabert.opening.opened import Model
 from mabert.schema.check import check
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import size_of
@@ -41,7 +41,7 @@ TIMED = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def convert(
-    teacher: Model,
+    teacher: str | Path | Place,
     texts: Sequence[str | Path],
     output: str | Path,
     *,

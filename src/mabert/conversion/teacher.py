@@ -21,7 +21,7 @@ from mabert.files.places import Place, find
 from mabert.files.sentences import SentenceFolder
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.opening.opened import Model, Opened, open_model
+from mabert.opening.opened import Opened, open_model
 
 HEADS: dict[str, Use] = {
     "Model": "encoder",
@@ -47,7 +47,7 @@ class NotATeacherError(ValueError):
     """A model that cannot be converted."""
 
 
-def open_teacher(model: Model) -> Opened:
+def open_teacher(model: str | Path | Place) -> Opened:
     """Opens a model that can be converted.
 
     Raises:
@@ -55,7 +55,7 @@ def open_teacher(model: Model) -> Opened:
         NotATeacherError: If its family has no entry in `TEACHERS`; lists those that have.
         ValueError: If a field has a wrong value.
     """
-    place = model.place if isinstance(model, Opened) else find(model)
+    place = find(model)
     kind = place.fields.get("model_type")
     if kind not in TEACHERS:
         raise NotATeacherError(
@@ -88,14 +88,16 @@ def use_of(opened: Opened) -> Use:
     )
 
 
-def load_teacher(model: Model) -> PreTrainedModel:
+def load_teacher(opened: Opened) -> PreTrainedModel:
     """Loads a teacher in float32 and evaluation mode, with the head it was saved with.
 
+    Args:
+        opened: From `open_teacher`.
+
     Raises:
-        FileNotFoundError: If there is no model.
-        ValueError: As in `open_teacher` and `use_of`, or if its weights are damaged or incomplete.
+        FileNotFoundError: If there are no weights.
+        ValueError: As in `use_of`, or if the weights are damaged or incomplete.
     """
-    opened = open_teacher(model)
     use = use_of(opened)
     check_dtypes(opened.place)
     return opened.plain(use, torch.float32)
@@ -264,14 +266,18 @@ class Teacher:
     copy: Any
 
     @classmethod
-    def at(cls, named: Model) -> "Teacher":
-        """Opens a teacher and checks that its copy gives the same output.
+    def at(cls, named: str | Path | Place) -> "Teacher":
+        """Opens a teacher as `of` does; raises FileNotFoundError if there is none."""
+        return cls.of(open_teacher(named))
+
+    @classmethod
+    def of(cls, opened: Opened) -> "Teacher":
+        """Loads a teacher and checks that its copy gives the same output.
 
         Raises:
-            FileNotFoundError: If there is no teacher.
+            FileNotFoundError: If there are no weights.
             ValueError: If it cannot be converted, or a file is damaged.
         """
-        opened = open_teacher(named)
         use, sentences, tokenizer = use_of(opened), opened.sentences, opened.tokenizer
         model = load_teacher(opened)
         reader = lowering(tokenizer) if sentences is not None and sentences.lower else tokenizer

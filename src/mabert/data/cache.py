@@ -1,4 +1,14 @@
-"""The token cache: text is tokenised once, into a memory-mapped file of ids."""
+"""The token cache: a corpus as one memory-mapped array of ids, tokenised once, with the offsets of its documents.
+
+A cache is a folder with three files, which `build_cache` makes:
+
+- `ids.npy`: the ids of all documents, one after the other, without special tokens; uint16, or uint32 for vocabularies
+  beyond 65,536;
+- `offsets.npy`: int64, `(documents + 1,)`; document i is `ids[offsets[i] : offsets[i + 1]]` and never empty;
+- `manifest.json`: what the cache was made from, and its counts.
+
+`datasets.map` gives the same ids, takes longer, and copies the text to the disk first (docs/decisions.md, 2026-11-25).
+"""
 
 from __future__ import annotations
 

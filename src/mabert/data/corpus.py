@@ -1,4 +1,16 @@
-"""Sources of text: files, folders and data sets on the hub."""
+"""Documents for pretraining, from files, folders and data sets of the Hugging Face hub.
+
+A source is written as
+
+- `FILE`: `.txt` (also `.text`, `.md`, `.rst`, or no suffix; one paragraph per line, a blank line between documents; a
+  document of more than four million characters is cut at a line end, a line of more at a space), `.jsonl` (also
+  `.ndjson`; one object per line) or `.parquet`, each possibly compressed: `.xz`, `.gz`, `.zst`;
+- `FOLDER`: all such files below it, sorted by path, including those in linked folders, without hidden files;
+- `hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]`: a data set of the hub, such as
+  `hub:wikimedia/wikipedia:20231101.en`, see `HubSource`.
+
+A document is one string with line feeds between its paragraphs.
+"""
 
 from __future__ import annotations
 

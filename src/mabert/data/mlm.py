@@ -1,4 +1,14 @@
-"""The samples of a pretraining: windows of the tokens, with masks that depend on seed, epoch and example alone."""
+"""Masked language modelling: windows of a token cache, their masks, and the examples of a whole run in order.
+
+A window is `[CLS] piece [SEP]`, and every token of the documents is in exactly one.
+
+- `packed`: the documents are joined by [SEP] into one stream, which is cut into pieces of `length - 2` tokens; only the
+  last is shorter.
+- `document`: each document is cut into such pieces by itself; its last piece is shorter, and the collator pads it.
+
+Nothing here keeps a random state. A mask depends only on (seed, epoch, example), and the example at a position of the
+run only on (seed, position), so batches, workers, processes and restarts cannot change them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The configuration of a MaBERT, and the file by which a saved folder opens anywhere."""
+"""The configuration of a MaBERT, and the module by which transformers opens a saved folder without an import of mabert.
+
+`AutoModel.from_pretrained(folder, trust_remote_code=True)` reads the class's name from the field `auto_map` and imports
+it from a module in the folder. That module only imports the class from `mabert`; if the package is missing,
+transformers asks to install it.
+"""
 
 import dataclasses
 import math
