@@ -20,6 +20,7 @@ from mabert.opening.extend import extend
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_places, mean_over_scored
 from mabert.train.pretrain import pretrain
+from mabert.train.pretrain_run import resolve
 from mabert.train.recipe import FinetuneRecipe, load_recipe
 from tests.baselines.helpers import NAMES, small
 from tests.train.helpers import WORDS, kill_at, recipe, same_weights
@@ -86,6 +87,14 @@ def test_vectors_do_not_depend_on_the_batch(pretrained):
     alone = mabert.load(folder).embed(TEXTS, deterministic=True, progress=False)
     assert together.shape == (3, 16)
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_trains_no_weight_that_the_objective_does_not_reach(tmp_path):
+    how = {"resume": False, "resume_from": None, "trusted": False, "progress": False}
+    made = resolve(plan(tmp_path, "longformer"), tmp_path / "run", tokenizer=words_of("longformer"), **how)
+    frozen = {name for name, weight in made.model().named_parameters() if not weight.requires_grad}
+    assert frozen
+    assert all("_global." in name for name in frozen)
 
 
 def test_masks_are_filled(pretrained):
