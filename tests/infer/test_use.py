@@ -240,7 +240,7 @@ def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no model"):
         open_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(ValueError, match="holds a model of type 'bert'; there are mabert"):
+    with pytest.raises(ValueError, match="holds a model of type 'bert'; it must be mabert"):
         open_model(tmp_path, ["mabert"])
 
 

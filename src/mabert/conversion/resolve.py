@@ -1,4 +1,4 @@
-"""What a conversion resolves to before it begins: teacher, pieces of text, schedule, folder."""
+"""Resolves a conversion into one value before it begins: teacher, pieces of text, schedule, folder."""
 
 import dataclasses
 import logging

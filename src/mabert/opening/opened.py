@@ -152,7 +152,7 @@ def open_model(model: Model, kinds: Collection[str] | None = None) -> Opened:
     if kind is None:
         raise ValueError(f"{place.path / CONFIG} has no model_type; those known are {', '.join(known)}")
     if kind not in known:
-        raise ValueError(f"{place} holds a model of type {kind!r}; there are {', '.join(known)}")
+        raise ValueError(f"{place} holds a model of type {kind!r}; it must be {' or '.join(known)}")
     return Opened(place, config_of(place, {}))
 
 

@@ -1,5 +1,4 @@
-"""What a fine-tuning resolves to before it begins, which all its trainings share: the task's examples, the model with a
-new head, how it is measured."""
+"""Resolves a fine-tuning into one value, which all its trainings share, before the first begins."""
 
 import copy
 import dataclasses

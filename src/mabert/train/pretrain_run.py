@@ -1,4 +1,4 @@
-"""What a pretraining resolves to before it begins: one value that the training asks, whatever the recipe said."""
+"""Resolves a recipe into one value, which everything after it asks, before a pretraining begins."""
 
 import dataclasses
 import logging
