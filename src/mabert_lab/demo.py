@@ -114,7 +114,7 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
             yield
         took[name] = round(time.perf_counter() - started, 1)
 
-    console.print(f"a tour of eight to ten minutes on two idle cores; {folder} is to hold what it makes")
+    console.print(f"a tour of ten to twenty minutes on two cores; {folder} is to hold what it makes")
     with step("reading text", quiet=True):
         documents = read_documents(text)
         learnt, held_out = hold_out(documents)
