@@ -276,7 +276,7 @@ def test_without_a_name_the_next_free_folder_is_taken(tmp_path, monkeypatch, cap
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             cli.main(["demo"])
-        assert "eight to ten minutes" in capsys.readouterr().err, "the reader knows before the wait"
+        assert "ten to twenty minutes" in capsys.readouterr().err, "the reader knows before the wait"
         taken.append(sorted(path.name for path in tmp_path.iterdir()))
     assert taken[-1] == ["demo-out", "demo-out-2", "demo-out-3"]
     (tmp_path / "demo-out-4").write_text("a file", encoding="utf-8")

@@ -15,7 +15,7 @@ from mabert.schema.ranges import Rows, Seconds, Tokens, range_of
 
 def add_demo(commands: Any) -> None:
     """The tour."""
-    about = "convert an encoder, search with it, and pretrain a small one, in eight to ten minutes"
+    about = "convert an encoder, search with it, and pretrain a small one, in ten to twenty minutes"
     added = command(commands, "demo", run_demo, about)
     text = "text files to use in place of installed documentation"
     added.add_argument("--text", nargs="+", metavar="FILE", help=text)
