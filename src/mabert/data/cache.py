@@ -32,7 +32,6 @@ from mabert.data.corpus import Source, Sources, parse_sources, pieces_of
 from mabert.data.tokenizer import fingerprint, special_ids
 from mabert.files.reading import read_json, to_json
 from mabert.files.writing import make_once, whole_file, write_text
-from mabert.machine.progress import in_bytes
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
 
@@ -228,6 +227,8 @@ def _write_ids(
     path: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, max_tokens: int | None, progress: bool
 ) -> np.ndarray:
     """Writes the ids; returns the documents' offsets."""
+    from mabert.machine.progress import in_bytes  # rich is slow to import, and few read text
+
     encoder = plain_encoder(tokenizer)
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     sizes = [source.size() for source in sources]

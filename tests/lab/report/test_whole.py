@@ -231,5 +231,5 @@ def test_a_loss_chart_has_both_curves_once_and_stages_end_where_their_shares_do(
 def test_importing_the_report_loads_no_torch():
     modules = [f"mabert_lab.report.{file.stem}" for file in Path(report.__file__).parent.glob("[!_]*.py")]
     program = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
-    assert len(modules) > 10
+    assert modules
     subprocess.run([sys.executable, "-c", program], check=True)
