@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report import paper
-from mabert_lab.report.document import DASHED, INK, LOOKS, MISSING, Page, page, svg, table, with_grid
+from mabert_lab.report.document import COLOURS, DASHED, INK, LOOKS, MISSING, Page, page, svg, table, with_grid
 from mabert_lab.report.efficiency import (
     DTYPES,
     MEASURES,
@@ -339,9 +339,6 @@ def least_calls(comparisons: int = 1) -> tuple[int, int]:
 OURS = "mabert"
 """Prefix of the names of this package's model."""
 
-STROKES = ("-", "--", ":", "-.")
-"""Line styles of a model's first contender, its second, and so on."""
-
 
 def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
     """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
@@ -355,24 +352,13 @@ def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Makes a table of milliseconds by length, one row per contender, and of our speed-up over the fastest other,
-    separately for 8 bits and for more."""
+    """Makes a table of milliseconds by length, one row per contender, with the rows of `speeds` below."""
     lengths = sorted(rows["length"].unique())
-    medians = rows.pivot(index="title", columns="length", values="median_ms").reindex(rows["title"].unique())
-    lines = [
-        (title, *(MISSING if pd.isna(medians.at[title, n]) else f"{medians.at[title, n]:,.0f}" for n in lengths))
-        for title in medians.index
-    ]
-    ours = medians.index.str.startswith(NAMES[OURS])
-    short = medians.index.str.endswith("int8")
-    for title, own in zip(medians.index[ours], short[ours], strict=True):
-        speed = medians[~ours & (short == own)].min() / medians.loc[title]
-        lines.append(
-            (
-                f"**{title}: its speed, in the fastest rival's**",
-                *(MISSING if pd.isna(speed[n]) else f"**{speed[n]:.2f}**" for n in lengths),
-            )
-        )
+    medians = _medians(rows)
+    lines = [(title, *(_or_missing(medians.at[title, n], ",.0f") for n in lengths)) for title in medians.index]
+    for title, speed in speeds(rows).iterrows():
+        own = (_or_missing(speed[n], ".2f", bold=True) for n in lengths)
+        lines.append((f"**{title}: its speed, in the fastest rival's**", *own))
     dtype, samples = rows["dtype"].iloc[0], rows["samples"].dropna()
     notes = [f"Medians of {samples.min():.0f} to {samples.max():.0f} calls, {dtype}; {name}."]
     settings = rows.dropna(subset="setting").groupby("title", sort=False)["setting"].unique()
@@ -382,25 +368,46 @@ def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
     return table("Latency of a forward, ms", ("", *(f"{n:,}" for n in lengths)), lines, notes)
 
 
-def latency_chart(rows: pd.DataFrame) -> str:
-    """Draws time over length, both logarithmic, with a line per contender in its model's colour."""
-    figure = Figure(figsize=(8.0, 4.2), layout="constrained")
+def speeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns how many times as fast as the fastest rival of its precision, 8 bits or more, each of ours is: a row per
+    title, a column per length."""
+    medians = _medians(rows)
+    ours, short = medians.index.str.startswith(NAMES[OURS]), medians.index.str.endswith("int8")
+    rivals = {kind: medians[~ours & (short == kind)].min() for kind in (False, True)}
+    return pd.DataFrame({title: rivals[title.endswith("int8")] / medians.loc[title] for title in medians.index[ours]}).T
+
+
+def _medians(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.pivot(index="title", columns="length", values="median_ms").reindex(rows["title"].unique())
+
+
+def _or_missing(value: float, form: str, bold: bool = False) -> str:
+    if pd.isna(value):
+        return MISSING
+    return f"**{value:{form}}**" if bold else f"{value:{form}}"
+
+
+def speed_over_length(rows: pd.DataFrame) -> str | None:
+    """Draws `speeds` over length, with a line at the fastest rival; None if there is none of ours or no rival."""
+    found = speeds(rows).dropna(how="all")
+    if not len(found):
+        return None
+    figure = Figure(figsize=(7.0, 3.4), layout="constrained")
     axes = figure.subplots()
-    drawn: dict[str, int] = {}
-    for title, own in rows.dropna(subset="median_ms").groupby("title", sort=False):
-        family = own["model"].iloc[0].partition(":")[0].partition("-")[0]
-        look = LOOKS.get(family, LOOKS["albert"])
-        drawn[family] = drawn.get(family, -1) + 1
-        stroke = STROKES[drawn[family] % len(STROKES)]
-        axes.plot(own["length"], own["median_ms"], stroke, color=look.colour, marker=look.marker, ms=4, label=title)
-    lengths = sorted(rows["length"].unique())
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    places = range(len(found.columns))
+    colours: dict[str, str] = {}
+    for title, own in found.iterrows():
+        model = title.removesuffix(", int8")
+        colour = colours.setdefault(model, COLOURS[len(colours) % len(COLOURS)])
+        axes.plot(places, own, "-" if model == title else "--", marker="o", ms=4, color=colour, label=title)
+    axes.axhline(1, color=INK, linewidth=1)
+    axes.annotate("the fastest rival", (places[-1], 1), (0, -4), textcoords="offset points", ha="right", va="top")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(places, [f"{n:,}" for n in found.columns])
     axes.set_xlabel("tokens")
-    axes.set_ylabel("ms")
+    axes.set_ylabel("times as fast")
     with_grid(axes)
-    figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    figure.legend(loc="outside right center", frameon=False, fontsize="small", reverse=True)
     return svg(figure)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mabert_lab.report.costs import engines_page, latencies, latency_table, title_of
+from mabert_lab.report.costs import engines_page, latencies, latency_table, speed_over_length, title_of
 from mabert_lab.report.document import markdown
 
 TIMES = {
@@ -58,4 +58,10 @@ def test_each_file_has_a_figure_and_a_table():
     page = engines_page([("a.json", content()), ("b.json", content())])
     assert set(page.figures) == {"a", "b"}
     assert page.text.count("Latency of a forward, ms") == 2
-    assert all(title in page.figures["a"] for title in ("MaBERT, fast, int8", "BERT, openvino"))
+    assert "MaBERT, fast, int8" in page.figures["a"] and "BERT, openvino" not in page.figures["a"]
+
+
+def test_no_chart_of_speeds_is_drawn_without_a_rival():
+    rows = latencies(content())
+    assert speed_over_length(rows[rows["model"].str.startswith("mabert")]) is None
+    assert speed_over_length(rows[~rows["model"].str.startswith("mabert")]) is None
