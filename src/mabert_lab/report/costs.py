@@ -140,7 +140,7 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
         body.append((f"{group}, in the paper", *theirs))
     lowest, models = [], rows.index.unique("model").drop("mabert", errors="ignore")
     for length in lengths:
-        middles = spans(rows, length, models)["middle"]
+        middles = pd.Series({model: span.middle for model, span in spans(rows, length, models).items()}, dtype=float)
         lowest.append(_lowest((middles / rows["value"].get(("mabert", length), math.nan)).dropna()))
     body.append(("lowest measured rival", *lowest))
     rivals = printed.drop("mabert") / printed.loc["mabert"]
@@ -286,7 +286,7 @@ def _held(
 
 
 def _known(rows: pd.DataFrame, model: str, length: int) -> bool:
-    return model in spans(rows, length, [model]).index
+    return model in spans(rows, length, [model])
 
 
 def _lacking(rows: pd.DataFrame, model: str, length: int) -> tuple[str, str]:

@@ -29,6 +29,8 @@ MISSING = "\N{EN DASH}"
 FLAG = "**Flagged:** "
 """Begins a note that must not be overlooked."""
 
+_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
+
 _NUMBER = re.compile(r"(\*\*)?(≥ ?)?[-+]?\d[\d,.]*")
 
 
@@ -54,8 +56,17 @@ class Page:
     figures: dict[str, str]
 
     def markdown(self) -> str:
-        """Returns the whole page as Markdown."""
-        return f"# {plain(self.title)}\n\n{self.text}"
+        """Returns what stands open on the page as Markdown, which would be scrolled past if it had all."""
+        text, folded = _FOLDED.subn("", self.text)
+        left_out = (
+            f"\n*Left out: {folded} folded parts, which the HTML page of the same command has.*\n" if folded else ""
+        )
+        return re.sub(r"\n{3,}", "\n\n", f"# {plain(self.title)}\n\n{text}{left_out}")
+
+    def linked(self) -> dict[str, str]:
+        """Returns the figures that the Markdown links to."""
+        text = self.markdown()
+        return {name: svg for name, svg in self.figures.items() if re.search(rf"[(/]{re.escape(name)}\.svg\)", text)}
 
     def html(self) -> str:
         """Renders the page as HTML, readable on a phone, in print, and without its script."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -227,44 +228,71 @@ class Ratio(NamedTuple):
     share: float
 
 
-def spans(rows: pd.DataFrame, length: int, models: Sequence[str], start: int | None = None) -> pd.DataFrame:
-    """Returns the cost of models at a length, in ms or MiB, or its growth from a shorter length, as far as known.
+class Span(NamedTuple):
+    """The cost of a model at a length, in ms or MiB, or its growth from a shorter length; NaN is not known.
+
+    Attributes:
+        low: Lower bound, in older files the fastest call; if the model was too slow to be timed, the time limit.
+        middle: The median; NaN if it was too slow.
+        high: Upper bound, in older files the slowest call; if too slow, infinity.
+        calls: How many were timed; NaN for memory, which does not vary, and if too slow.
+        beside: MaBERT's calls in the same turns; NaN if all models took turns.
+        whole: The median at the length.
+    """
+
+    low: float
+    middle: float
+    high: float
+    calls: float
+    beside: float
+    whole: float
+
+
+def spans(rows: pd.DataFrame, length: int, models: Iterable[str], start: int | None = None) -> dict[str, Span]:
+    """Returns the costs of models at a length, or their growth from a shorter one, of those for which it is known.
 
     A model that took turns only with MaBERT is scaled by MaBERT's own median over its median in those turns, so that a
-    slower time of the machine does not count against any.
+    slower time of the machine does not count against any. What shrinks has grown by 0.
 
     Args:
         rows: Rows of one table.
         length: Tokens.
         models: Keys of `NAMES`.
         start: The shorter length, to measure growth.
-
-    Returns:
-        One row per model: ``middle``, the median (NaN if it was too slow to be timed); ``low`` and ``high``, its
-        bounds, in older files the fastest and the slowest call (if too slow, the time limit and infinity); ``calls``,
-        how many were timed (NaN for memory, which does not vary, and if too slow); ``beside``, MaBERT's calls in the
-        same turns (NaN if all models took turns); ``whole``, the median at the length. What shrinks has grown by 0.
     """
-    own = rows.reindex([(model, length) for model in models]).droplevel("length")
-    ours = rows["value"].get(("mabert", length), math.nan)
-    scale = (ours / own["anchor_ms"]).fillna(1.0)
-    ends = (("low_ms", "fastest_ms"), ("high_ms", "slowest_ms"))
-    least, most = (own[bound].fillna(own[call]).fillna(own["value"]) * scale for bound, call in ends)
-    bound = (1000 * own["at_least"]).mask(own["value"].notna() | (own["measure"] == "memory"))
-    slow = bound.notna()
-    found = pd.DataFrame({"low": least.mask(slow, bound), "high": most.mask(slow, math.inf)})
-    found["whole"] = found["middle"] = own["value"] * scale
-    found["calls"] = own["samples"].mask(slow)
-    found["beside"] = own["anchor_samples"] if ours > 0 else math.nan
+    found = {model: _span(rows, length, model) for model in models if (model, length) in rows.index}
     if start is not None:
-        first = spans(rows, start, models).dropna(subset="middle").reindex(found.index)
-        found["low"], found["high"] = found["low"] - first["high"], found["high"] - first["low"]
-        found["middle"] -= first["middle"]
-        grown = ["low", "middle", "high"]
-        found[grown] = found[grown].clip(lower=0)
-        for each in ("calls", "beside"):
-            found[each] = np.fmin(found[each], first[each])
-    return found.dropna(subset="low")
+        first = spans(rows, start, found)
+        found = {model: _growth(first[model], span) for model, span in found.items() if model in first}
+    return {model: span for model, span in found.items() if not math.isnan(span.low)}
+
+
+def _span(rows: pd.DataFrame, length: int, model: str) -> Span:
+    row = rows.loc[(model, length)]
+    ours = rows["value"].get(("mabert", length), math.nan)
+    value, beside = row["value"], row["anchor_samples"] if ours > 0 else math.nan
+    if math.isnan(value):
+        slow = math.nan if row["measure"] == "memory" else 1000 * row["at_least"]
+        return Span(slow, math.nan, math.inf, math.nan, beside, math.nan)
+    scale = _first(ours / row["anchor_ms"], 1.0)
+    low, high = (
+        _first(row[f"{bound}_ms"], row[f"{call}_ms"], value)
+        for bound, call in (("low", "fastest"), ("high", "slowest"))
+    )
+    return Span(low * scale, value * scale, high * scale, row["samples"], beside, value * scale)
+
+
+def _growth(first: Span, last: Span) -> Span:
+    grown = (last.low - first.high, last.middle - first.middle, last.high - first.low)
+    low, middle, high = (
+        math.nan if math.isnan(first.middle) else each if math.isnan(each) else max(each, 0.0) for each in grown
+    )
+    return Span(low, middle, high, np.fmin(first.calls, last.calls), np.fmin(first.beside, last.beside), last.whole)
+
+
+def _first(*values: float) -> float:
+    """Returns the first that is known."""
+    return next((value for value in values if not math.isnan(value)), math.nan)
 
 
 def ratio(
@@ -281,25 +309,29 @@ def ratio(
         ours: The model to compare with.
         start: The shorter length, to compare growth.
     """
-    own = spans(rows, length, [ours], start).squeeze(axis=0)
-    if not len(own):
+    own = spans(rows, length, [ours], start).get(ours)
+    if own is None:
         return None
-    found = spans(rows, length, rivals, start)
-    middles, whole = found["middle"].dropna(), len(found) == len(rivals)
-    pairs = found.assign(own=own["calls"]).dropna(subset=["calls", "own"])
-    if ours == "mabert":
-        pairs["own"] = pairs["beside"].fillna(pairs["own"])
-    calls = list(pairs[["calls", "own"]].astype(int).itertuples(index=False, name=None))
-    timed = not pd.isna(own["middle"])
-    bounded = _over(found["middle"].fillna(found["low"]).mean(), own["middle"])
+    found = list(spans(rows, length, rivals, start).values())
+    middles, whole = [each.middle for each in found if not math.isnan(each.middle)], len(found) == len(rivals)
+    calls = []
+    for each in found:
+        pair = each.calls, _first(each.beside, own.calls) if ours == "mabert" else own.calls
+        if not any(map(math.isnan, (*pair, own.calls))):
+            calls.append((int(pair[0]), int(pair[1])))
+    timed = not math.isnan(own.middle)
     return Ratio(
-        _over(middles.mean(), own["middle"]) if len(middles) and timed else None,
+        _over(fmean(middles), own.middle) if middles and timed else None,
         len(middles),
-        bounded if whole and len(middles) < len(found) and timed else None,
-        (_over(found["low"].mean(), own["high"]), _over(found["high"].mean(), own["low"])) if whole else None,
+        _over(fmean(_first(each.middle, each.low) for each in found), own.middle)
+        if whole and len(middles) < len(found) and timed
+        else None,
+        (_over(fmean(each.low for each in found), own.high), _over(fmean(each.high for each in found), own.low))
+        if whole
+        else None,
         min(chain.from_iterable(calls), default=None),
         max((chance_apart(*pair) for pair in calls), default=None),
-        pd.concat([found, own.to_frame().T]).eval("middle / whole").max(),
+        max(_first(each.middle / each.whole, 0.0) for each in (*found, own)),
     )
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -51,7 +51,7 @@ _PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
 """Working folders of studies, whose files come and go; and conversions, which have their own pages."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found:
     """Everything to report.
 
@@ -70,6 +70,14 @@ class Found:
     throughputs: tuple[tuple[str, dict[str, Any]], ...]
     engines: tuple[tuple[str, dict[str, Any]], ...]
     left_out: tuple[str, ...]
+
+    @cached_property
+    def judged(self) -> pd.DataFrame:
+        """All verdicts, one per row; ``short`` is the place, with a letter for the machine if there are several."""
+        places = letters(self.efficiency)
+        judged = pd.DataFrame(map(vars, verdicts(self.studies, self.efficiency, self.drifts)))
+        text = [claim.claim for claim in judged["claim"]]
+        return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
 
 
 def find(paths: Iterable[Path | str]) -> Found:
@@ -267,14 +275,6 @@ _SHOWN = 2
 _EVERY = ("claim", "verdict", "measured at", "numbers here", "it would take", "by the paper's own numbers")
 
 
-def judged_claims(found: Found) -> pd.DataFrame:
-    """Returns all verdicts, one per row; ``short`` is the place, with a letter for the machine if there are several."""
-    places = letters(found.efficiency)
-    judged = pd.DataFrame(map(vars, verdicts(found.studies, found.efficiency, found.drifts)))
-    text = [claim.claim for claim in judged["claim"]]
-    return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
-
-
 def _short(place: str, places: Mapping[str, str]) -> str:
     head, _, machine = place.partition(" on ")
     return f"{head} on {places[machine]}" if machine in places else place
@@ -290,16 +290,15 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
         for text, each in own.items()
         if found[text] in (HOLDS, FAILS, DEPENDS)
     ]
-    notes = ["Of several comparisons, the weakest is shown. Places of the paper go by its labels."]
-    notes += [*WORDS, *(f"{letter} is {machine}." for machine, letter in machines.items())]
+    words = ["Of several comparisons, the weakest is shown. Places of the paper go by its labels.", *WORDS]
 
-    def left(verdict: str, notes: Sequence[str] = ()) -> pd.DataFrame:
+    def left(verdict: str) -> pd.DataFrame:
         rows = [
             (text, _where(each), _needs(each), _place(each["claim"].iloc[0]))
             for text, each in own.items()
             if found[text] == verdict
         ]
-        return table("", ("claim", "where", "it would take", "in the paper"), rows, notes)
+        return table("", ("claim", "where", "it would take", "in the paper"), rows)
 
     told = judged[judged["verdict"].isin([HOLDS, FAILS])]
     costs = [row.place for row in told.itertuples() if row.claim.kind == "costs"]
@@ -308,8 +307,9 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
         "count": len(found),
         "devices": [name for device, name in devices.items() if any(device in place for place in costs)],
         "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
-        "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided, notes),
-        "open": left(OPEN, () if decided else notes),
+        "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided),
+        "words": [*words, *(f"{letter} is {machine}." for machine, letter in machines.items())],
+        "open": left(OPEN),
         "missing": left(UNMEASURED),
         "every": table("", _EVERY, map(_every_row, judged.itertuples())),
     }
@@ -389,14 +389,11 @@ def report(found: Found, folder: str = "") -> Page:
         found: As from `find`.
         folder: Folder of the figures' files, relative to the page.
     """
-    judged = judged_claims(found)
     most = {
         each.title: max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
         for each in found.studies
         if not each.converts  # conversions judge no claim
     }
-    measured = set() if found.efficiency is None else {*found.efficiency.rows["measure"], "parameters"}
-    shown = {printed.label for study in found.studies for printed in study.printed}
     return page(
         "report.md",
         TITLE,
@@ -406,8 +403,8 @@ def report(found: Found, folder: str = "") -> Page:
         folded=True,
         few=[f"{title} ({count})" for title, count in most.items() if count < LEAST_PAIRS],
         least_pairs=LEAST_PAIRS,
-        claims=claim_tables(judged, letters(found.efficiency)),
-        absent=[each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured],
+        claims=claim_tables(found.judged, letters(found.efficiency)),
+        absent=absent(found),
         method=METHOD,
         limits=LIMITS,
         origins=_origins(found),
@@ -419,8 +416,15 @@ def report(found: Found, folder: str = "") -> Page:
     )
 
 
+def absent(found: Found) -> list[paper.Table]:
+    """Returns the paper's tables beside which no result stands."""
+    measured = set() if found.efficiency is None else {*found.efficiency.rows["measure"], "parameters"}
+    shown = {printed.label for study in found.studies for printed in study.printed}
+    return [each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured]
+
+
 def write_report(found: Found, output: Path) -> list[Path]:
-    """Writes the page as HTML and Markdown, and a folder with its figures and its numbers as CSV.
+    """Writes the page as HTML, what stands open in it as Markdown with its figures, and all numbers as CSV.
 
     Args:
         found: As from `find`.
@@ -440,7 +444,7 @@ def write_report(found: Found, output: Path) -> list[Path]:
     folder = output.with_suffix("")
     document = report(found, folder.name)
     files = {output: document.html(), output.with_suffix(".md"): document.markdown()}
-    files |= {folder / f"{name}.svg": on_paper(svg) for name, svg in document.figures.items()}
+    files |= {folder / f"{name}.svg": on_paper(svg) for name, svg in document.linked().items()}
     files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(found)}
     for path in _former(files, output).difference(files):
         path.unlink()
@@ -500,7 +504,7 @@ def _rate(row: Mapping[str, Any]) -> str:
 
 def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yields the names and tables of the report's CSV files."""
-    judged = judged_claims(found).drop(columns="claim").rename(columns={"text": "claim"})
+    judged = found.judged.drop(columns="claim").rename(columns={"text": "claim"})
     claims, scores, costs, *others = NUMBERS
     told = judged.assign(takes=judged["takes"].str.join("; "))
     yield claims, told[["claim", "verdict", "place", "numbers", "takes"]]

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from mabert_lab.report.costs import machines
-from mabert_lab.report.whole import Found, claim_tables, judged_claims
+from mabert_lab.report.whole import Found, claim_tables
 from tests.lab.report.test_judge import LOWEST, curves, far, measured, rivals
 
 
 def tables(drifts=(), results=None):
     found = Found((), results, tuple(drifts), (), (), ())
-    return claim_tables(judged_claims(found), {})
+    return claim_tables(found.judged, {})
 
 
 def rows(frame):

@@ -223,13 +223,13 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     assert cells(shown, "M")[:3] == ["missing", "0 of 1", MISSING]
     assert "over conversions" in score_table(found).attrs["notes"][0]
     assert "paired conversions" in difference_table(found).attrs["notes"][0]
-    whole = report(Found((found,), None, (), (), (), ())).markdown()
+    whole = report(Found((found,), None, (), (), (), ())).text
     assert "converted: each arm under 2 seeds from `an-encoder`, tokens 1000, on `a.txt`. Each conversion is" in whole
     assert "Another question." in whole
     assert cells(side_by_side(found), "MMT") == ["0.210 ± 0.014 (2)"]
     (sections,) = re.findall(r"^## By conversion.*?(?=^## )", whole, re.M | re.S)
     assert sections.count("\n### Study of convert-pattern (") == 1
-    assert "## By conversion" not in report(Found((read([]),), None, (), (), (), ())).markdown()
+    assert "## By conversion" not in report(Found((read([]),), None, (), (), (), ())).text
     assert "Too few seeds" not in whole
     assert "Average score of each model: Study" in whole
     assert {each.verdict for each in verdicts((found,), None, ())} == {UNMEASURED}
