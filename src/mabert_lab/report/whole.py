@@ -246,6 +246,7 @@ def of_paper(claim: Claim) -> Verdict:
     return verdict
 
 
+@cache
 def papers_study(question: str) -> Study:
     """Returns the paper's scores on a question, a value of `QUESTIONS`, as a study with one seed."""
     label = next(label for label, each in QUESTIONS.items() if each == question)
