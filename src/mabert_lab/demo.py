@@ -130,12 +130,12 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
         result["left_out"] = str(error)
     else:
         with step("converting an encoder"):
-            told = convert(teacher, [folder / "text.txt"], folder / "converted", tokens=enough)
-            write_text(folder / "converted/conversion.html", converted.render(told))
+            conversion = convert(teacher, [folder / "text.txt"], folder / "converted", tokens=enough)
+            write_text(folder / "converted/conversion.html", converted.render(conversion))
         with step("searching", quiet=True):
             student, original = (mabert.load(each, precision="auto") for each in (folder / "converted", place))
             topics = help_topics() if text is None else []
-            result["conversion"] = told | {"teacher": teacher, "wanted": tokens}
+            result["conversion"] = conversion | {"teacher": teacher, "wanted": tokens}
             result["questions"] = {"help": bool(topics), **search(student, original, *asked(topics, held_out))}
     with step("training a tokenizer", quiet=True):
         tokenizer = train_wordpiece(learnt, VOCABULARY)
@@ -328,8 +328,8 @@ def render(result: dict[str, Any]) -> str:
         "loss": Figure(loss_chart(pretraining["history"], changes), "Loss against step, training and held out"),
         "accuracy": Figure(line_chart(tuned, "epoch", "accuracy on unseen sentences", dots=True), "Accuracy by epoch"),
     }
-    if told := result.get("conversion"):
-        outcome = told["outcome"]
+    if conversion := result.get("conversion"):
+        outcome = conversion["outcome"]
         shown["schedule"] = converted.schedule(outcome["pattern"], outcome["importance"])
         if bands := outcome["agreement"]["bands"]:
             shown["agreement"] = converted.agreement(bands)

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-SHORTEST, LONGEST = 6, 40
+FEWEST_WORDS, MOST_WORDS = 6, 40
 """Minimum and maximum words of a plain sentence."""
 
 FUNCTION_WORDS = frozenset(
@@ -56,7 +56,11 @@ def sentences(documents: Iterable[str]) -> Iterator[str]:
             for sentence in split_sentences(" ".join(paragraph.split())):
                 words = sentence.lower().split()
                 rare = sum(word in FUNCTION_WORDS for word in words) < _SHARE * len(words)
-                if rare or sentence in seen or not (SHORTEST <= len(words) <= LONGEST and _PLAIN.fullmatch(sentence)):
+                if (
+                    rare
+                    or sentence in seen
+                    or not (FEWEST_WORDS <= len(words) <= MOST_WORDS and _PLAIN.fullmatch(sentence))
+                ):
                     continue
                 seen.add(sentence)
                 yield sentence

@@ -45,7 +45,7 @@ QUICK = [(kill, 3, 0.0), (interrupt, STEPS - 1, math.inf), (kill, STEPS - 1, 0.0
 
 def test_agreement_is_told_at_the_end_where_progress_is_shown(converted, capsys):
     result = converted[1]
-    assert running.told(result, progress=True) is running.told(result, progress=False) is result
+    assert running.reported(result, progress=True) is running.reported(result, progress=False) is result
     assert capsys.readouterr().out.splitlines() == [*running.lines(result["outcome"]["agreement"])]
 
 

@@ -80,7 +80,7 @@ def test_cutting_long_lines_at_spaces_changes_no_token_of_any_kind_of_tokenizer(
 
 
 def test_a_few_tokens_of_one_long_line_need_little_of_it(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "LONGEST", 1000)
+    monkeypatch.setattr(corpus, "MOST_CHARACTERS", 1000)
     monkeypatch.setattr(rows, "_BLOCK", 100)
     monkeypatch.setattr(caching, "_BATCH_CHARACTERS", 500)
     (tmp_path / "a.txt").write_text("river castle " * 10_000)

@@ -36,7 +36,7 @@ def test_every_format_gives_the_documents_back(tmp_path_factory, kind, compressi
 
 
 def test_a_text_without_blank_lines_is_cut_at_a_lines_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "LONGEST", 10)
+    monkeypatch.setattr(corpus, "MOST_CHARACTERS", 10)
     path = tmp_path / "a.txt"
     path.write_text("four\nfive5\nsix\nlonger than ten\none\n\ntwo\n")
     assert list(read_documents(path)) == ["four\nfive5", "six\nlonger", "than ten", "one", "two"]
@@ -73,7 +73,7 @@ def test_a_wrong_byte_is_named_wherever_lines_are_cut(tmp_path_factory, before, 
         told = f"line {before.count(chr(10)) + 1}: not UTF-8: byte 0xe9 at offset {len(before.encode())};"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rows, "_BLOCK", block)
-            patch.setattr(corpus, "LONGEST", longest)
+            patch.setattr(corpus, "MOST_CHARACTERS", longest)
             with pytest.raises(ValueError, match=told):
                 list(read_documents(path))
 

@@ -16,7 +16,7 @@ from tests.train.helpers import of_family
 from tests.train.tasks import TASKS, splits
 
 RECIPE = {"batch_size": 12, "dropout": 0.0, "precision": "fp32"}
-LONGEST = 24
+MOST_CHARACTERS = 24
 """Tokens of the longest text."""
 
 
@@ -34,7 +34,17 @@ def training(request, bert, tmp_path_factory):
     kind, folder = kind_of(TASKS[name][0]), tmp_path_factory.mktemp("run")
     data = splits(name, (12, 2))
     job = Job(
-        open_model(bert), kind, data, recipe, LONGEST, RunFolder(folder), PartialState(), 0, {}, {}, progress=False
+        open_model(bert),
+        kind,
+        data,
+        recipe,
+        MOST_CHARACTERS,
+        RunFolder(folder),
+        PartialState(),
+        0,
+        {},
+        {},
+        progress=False,
     )
     trainer = finetune_once.FinetuneTrainer(job.new_model(), job, 1e-3, 0)
     trainer.current_gradient_accumulation_steps = 1  # which `train` sets
@@ -66,7 +76,7 @@ def test_parts_add_up(training, at_once):
     whole, expected, ran = stepped(training, 4096)
     assert len(ran) == 1
     loss, gradients, ran = stepped(training, at_once)
-    assert max(ran) <= max(at_once, LONGEST)
+    assert max(ran) <= max(at_once, MOST_CHARACTERS)
     torch.testing.assert_close(loss, whole)
     assert gradients.keys() == expected.keys()
     for name, gradient in expected.items():

@@ -77,27 +77,27 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
         wanted = vectors(teacher, texts, pooling)
         near = nearness(teacher, texts, pooling, wanted)
         right = None if use == "encoder" else answers(copy, texts)
-        told: dict[str, Any] = {"texts": len(texts)}
+        band: dict[str, Any] = {"texts": len(texts)}
         for name, encoder, model in (("student", ours, student), ("floor", teacher, copy)):
             with held(teacher, constant) if name == "floor" else nullcontext():
                 found = vectors(encoder, texts, pooling)
                 order = nearness(encoder, texts, pooling, found)
-                told[name] = {**agreement(wanted, found), "order": correlation(near, order)}
+                band[name] = {**agreement(wanted, found), "order": correlation(near, order)}
                 if right is not None:
                     classes = student.config.num_labels if use == "classifier" else 0
-                    told[name]["answers"] = same_answers(right, answers(model, texts), classes)
-        bands[f"{PAIRS * kind}{least}-{int(lengths[chosen].max())}"] = told
+                    band[name]["answers"] = same_answers(right, answers(model, texts), classes)
+        bands[f"{PAIRS * kind}{least}-{int(lengths[chosen].max())}"] = band
     texts = [pieces[index] for index in range(min(len(pieces), LAYERED))]
     return {"layers": by_layer(teacher, ours, texts), "bands": bands}
 
 
 def lines(agreement: dict[str, Any]) -> Iterator[str]:
     """Words the result of `compare`, one line per band of lengths."""
-    for band, told in agreement["bands"].items():
-        student, floor = told["student"], told["floor"]
+    for name, band in agreement["bands"].items():
+        student, floor = band["student"], band["floor"]
         answers = f", same answer {student['answers']:.1%}" if "answers" in student else ""
         yield (
-            f"{texts_of(band)}: cosine to the teacher {student['cosine']:.3f} (floor {floor['cosine']:.3f}), "
+            f"{texts_of(name)}: cosine to the teacher {student['cosine']:.3f} (floor {floor['cosine']:.3f}), "
             f"nearest neighbour found {student['neighbours']:.0%} (floor {floor['neighbours']:.0%}){answers}"
         )
 
@@ -235,5 +235,5 @@ def by_layer(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[str, lis
             student(**row)
         hidden.append([float(unexplained(mine, end)) for mine, end in zip(ours, theirs, strict=True)])
         core.append(alignment(**row).tolist())
-    told = dict(zip(map(int, alignment.mixers), np.mean(core, 0).tolist(), strict=True))
-    return {"hidden": np.mean(hidden, 0).tolist(), "core": [told.get(layer) for layer in range(len(teacher.layers))]}
+    cores = dict(zip(map(int, alignment.mixers), np.mean(core, 0).tolist(), strict=True))
+    return {"hidden": np.mean(hidden, 0).tolist(), "core": [cores.get(layer) for layer in range(len(teacher.layers))]}

@@ -42,8 +42,8 @@ def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) 
     letters = outcome["pattern"]
     learnt = sum(stage["tokens"] for stage in outcome["stages"].values())
     rows = "\n".join(
-        f"| {band} | {told['texts']} | {cells(told['student'])} | {cells(told['floor'])} |"
-        for band, told in outcome["agreement"]["bands"].items()
+        f"| {band} | {numbers['texts']} | {cells(numbers['student'])} | {cells(numbers['floor'])} |"
+        for band, numbers in outcome["agreement"]["bands"].items()
     )
     return f"""---
 {yaml.safe_dump(front, sort_keys=False).strip()}
@@ -81,10 +81,10 @@ model = mabert.load("path/of/this/folder")
 
 def answers(outcome: dict[str, Any]) -> str:
     """Says how often a model with a head answers as its teacher does; empty for an encoder."""
-    told = {band: each["student"].get("answers") for band, each in outcome["agreement"]["bands"].items()}
-    if None in told.values():
+    shares = {band: each["student"].get("answers") for band, each in outcome["agreement"]["bands"].items()}
+    if None in shares.values():
         return ""
-    bands = ", ".join(f"{share:.3f} of {texts_of(band)}" for band, share in told.items())
+    bands = ", ".join(f"{share:.3f} of {texts_of(band)}" for band, share in shares.items())
     return f"\n\nThe same answer (of a regression, the correlation; of masks, by token): {bands}."
 
 
@@ -104,9 +104,9 @@ def longer_texts(request: dict[str, Any], outcome: dict[str, Any]) -> str:
     )
 
 
-def cells(told: dict[str, float]) -> str:
+def cells(numbers: dict[str, float]) -> str:
     """Formats cosine and neighbours as two cells of a table."""
-    return f"{told['cosine']:.3f} / {told['cosine_p10']:.3f} | {told['neighbours']:.3f}"
+    return f"{numbers['cosine']:.3f} / {numbers['cosine_p10']:.3f} | {numbers['neighbours']:.3f}"
 
 
 def licences_of(teacher: str | Path) -> list[str]:

@@ -89,7 +89,7 @@ def convert(
         progress=progress,
     )
     if run.result is not None:
-        return told(run.result, progress) if run.writes else {}
+        return reported(run.result, progress) if run.writes else {}
     set_seed(run.asked.seed)
     student = run.student()
     stages = learn(run, student)
@@ -101,10 +101,10 @@ def convert(
     save(run, student, outcome)
     shutil.rmtree(run.folder.path / UNFINISHED, ignore_errors=True)
     seconds = sum(stage["seconds"] for stage in stages.values())
-    return told(run.folder.write_result(outcome, seconds, seed=run.asked.seed), progress)
+    return reported(run.folder.write_result(outcome, seconds, seed=run.asked.seed), progress)
 
 
-def told(result: dict[str, Any], progress: bool) -> dict[str, Any]:
+def reported(result: dict[str, Any], progress: bool) -> dict[str, Any]:
     """Returns a conversion's result; with progress shown, also prints the student's agreement with its teacher."""
     if progress and sys.stdout is not None:
         for line in lines(result["outcome"]["agreement"]):

@@ -28,7 +28,7 @@ def speed(
     Returns:
         For each length the `Spread` in milliseconds of `student`, `teacher` and `teacher, mabert's attention`.
     """
-    told = []
+    rows = []
     before = teacher.config._attn_implementation
     for length in lengths:
         draws = torch.Generator().manual_seed(length)
@@ -38,9 +38,9 @@ def speed(
             sides["teacher"] = forward_of(teacher, ids, dtype, "sdpa")
             sides["teacher, mabert's attention"] = forward_of(teacher, ids, dtype, "mabert")
         spreads = interleave(sides, least=3, most=15, budget=BUDGET)
-        told.append({"length": length, **{side: asdict(spread) for side, spread in spreads.items()}})
+        rows.append({"length": length, **{side: asdict(spread) for side, spread in spreads.items()}})
     teacher.set_attn_implementation(before)
-    return told
+    return rows
 
 
 def forward_of(

@@ -28,12 +28,12 @@ from mabert.files.places import without_waiting
 from mabert.files.reading import digest, files_below
 
 KINDS = (".txt", ".text", ".md", ".rst", "", *rows.JSON_KINDS, ".parquet")
-LONGEST = 4_000_000
+MOST_CHARACTERS = 4_000_000
 """Maximum characters of a document in a text file, more than most books have. Without it, a file without blank lines
 would be held in memory and tokenised as one document."""
 
 _PIECE = 20_000
-_LONGEST_PIECE = 200_000
+_MOST_CHARACTERS_PIECE = 200_000
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FileSource:
         elif kind in rows.JSON_KINDS:
             table = rows.json_rows(self.path, rows.lines(stream, self.path), [column])
         else:
-            return paragraphs(rows.lines(stream, self.path, LONGEST))
+            return paragraphs(rows.lines(stream, self.path, MOST_CHARACTERS))
         return (
             rows.text_in(row, column, f"{self.path}, line {number}") for number, row in table if row[column] is not None
         )
@@ -273,13 +273,13 @@ def identities(sources: Sources) -> list[dict[str, Any]]:
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the documents of plain text: runs of non-blank lines, cut at a line end before they exceed `LONGEST`."""
+    """Yields the documents of plain text: runs of non-blank lines, cut at a line end before `MOST_CHARACTERS`."""
     document: list[str] = []
     characters = 0
     for line in lines:
         line = line.rstrip("\r\n")
         blank = not line or line.isspace()
-        if document and (blank or characters + len(line) > LONGEST):
+        if document and (blank or characters + len(line) > MOST_CHARACTERS):
             yield "\n".join(document)
             document, characters = [], 0
         if not blank:
@@ -293,10 +293,12 @@ def pieces_of(document: str) -> Iterator[str]:
     the others wait, and needs little memory: at line ends, and a line that is long for a book at white space."""
     start = 0
     while start < len(document):
-        stop = document.find("\n", start + _PIECE, start + _LONGEST_PIECE) + 1
+        stop = document.find("\n", start + _PIECE, start + _MOST_CHARACTERS_PIECE) + 1
         if not stop:
-            rest = document[start : start + _LONGEST_PIECE + 1]
-            stop = start + (len(rest) if len(rest) <= _LONGEST_PIECE else rows.place_to_cut(rest, _LONGEST_PIECE))
+            rest = document[start : start + _MOST_CHARACTERS_PIECE + 1]
+            stop = start + (
+                len(rest) if len(rest) <= _MOST_CHARACTERS_PIECE else rows.place_to_cut(rest, _MOST_CHARACTERS_PIECE)
+            )
         yield document[start:stop]
         start = stop
 

@@ -95,8 +95,8 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
         for word, tag, number in (each for sentence in sentences for each in zip(*sentence, strict=split != "test")):
             if is_tag(tag) and tag in known:
                 continue
-            told = f"none of the training file's, {', '.join(known)}" if is_tag(tag) else "not O, B-TYPE or I-TYPE"
-            raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {told}")
+            fault = f"none of the training file's, {', '.join(known)}" if is_tag(tag) else "not O, B-TYPE or I-TYPE"
+            raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {fault}")
     if known == (OUTSIDE,):
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
     known = (OUTSIDE, *sorted({*known[1:], *_of_later_parts(held.values())}))

@@ -67,8 +67,8 @@ def load_own(
         by_split = columns if isinstance(columns, Mapping) else dict.fromkeys(paths, columns or Columns("text"))
         task, held = read_tables(paths, by_split, name, kind, label_names)
     if groups := alike(types_of(task.label_names) if kind == "tokens" else task.label_names):
-        told = "; ".join(" and ".join(map(ascii, group)) for group in groups)
-        logger.warning("%s: labels that look alike are classes of their own: %s", paths["train"], told)
+        written = "; ".join(" and ".join(map(ascii, group)) for group in groups)
+        logger.warning("%s: labels that look alike are classes of their own: %s", paths["train"], written)
     loaded = {split: rows_of(content) for split, content in held.items()}
     if "validation" not in loaded:
         train = loaded["train"]

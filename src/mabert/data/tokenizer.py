@@ -186,8 +186,8 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, segments: bool = True
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    told = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
-    return BertTokenizer(vocab=tokenizer.get_vocab(), model_input_names=told)
+    inputs = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
+    return BertTokenizer(vocab=tokenizer.get_vocab(), model_input_names=inputs)
 
 
 def _alphabet(texts: Iterable[str], size: int) -> list[str]:

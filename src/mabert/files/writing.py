@@ -44,8 +44,8 @@ class CannotSaveError(OSError):
         needed = f"about {_mebibytes(room)} are needed and " if room else ""
         free = f"{needed}{_mebibytes(shutil.disk_usage(there).free)} are free on that disk"
         self.found = f"cannot save {path}: {self.cause[:200]}; {free}"
-        told = f"{self.found}; {advice or 'make room and run it again'}"
-        super().__init__(getattr(error, "errno", None) or errno.EIO, told, str(path))
+        message = f"{self.found}; {advice or 'make room and run it again'}"
+        super().__init__(getattr(error, "errno", None) or errno.EIO, message, str(path))
 
     def __str__(self) -> str:
         return str(self.strerror)

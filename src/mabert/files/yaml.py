@@ -30,8 +30,8 @@ def parse_yaml(text: str, where: str) -> Any:
             loader.dispose()
 
 
-def _shortened(told: object) -> str:
-    return " ".join(str(told).split())[:200]
+def _shortened(value: object) -> str:
+    return " ".join(str(value).split())[:200]
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,8 +42,8 @@ class _Loader(yaml.SafeLoader):
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and (name := (key.tag, key.value)) in lines:
-                told = f"{key.value[:60]!r} stands in line {lines[name]} already, and again"
-                raise yaml.MarkedYAMLError(problem=told, problem_mark=key.start_mark)
+                problem = f"{key.value[:60]!r} stands in line {lines[name]} already, and again"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             if isinstance(key, yaml.ScalarNode):
                 lines[key.tag, key.value] = key.start_mark.line + 1
         return node

@@ -94,15 +94,15 @@ def processor() -> str:
 
     A virtual machine's processor may have only its maker's name, which covers generations of very different speeds.
     """
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in CPUINFO.read_text(encoding="utf-8").splitlines():
             field, _, value = line.partition(":")
-            told.setdefault(field.strip(), value.strip())
-    if "model name" not in told:
+            fields.setdefault(field.strip(), value.strip())
+    if "model name" not in fields:
         return platform.processor() or platform.machine()
-    numbers = " ".join(f"{word} {told[field]}" for field, word in NUMBERS.items() if field in told)
-    return f"{told['model name']}, {numbers}" if numbers else told["model name"]
+    numbers = " ".join(f"{word} {fields[field]}" for field, word in NUMBERS.items() if field in fields)
+    return f"{fields['model name']}, {numbers}" if numbers else fields["model name"]
 
 
 def memory() -> float | None:

@@ -104,8 +104,8 @@ def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/s
         for group in (inner, *inner.parents):
             files = [group / name for name in (limit, used, "memory.stat")]
             if group.is_relative_to(top) and all(file.is_file() for file in files):
-                most, now, told = (file.read_text(encoding="ascii") for file in files)
-                statistics = dict(each.split() for each in told.splitlines())
+                most, now, listed = (file.read_text(encoding="ascii") for file in files)
+                statistics = dict(each.split() for each in listed.splitlines())
                 if most.strip() != "max":
                     left.append(max(0, int(most) - int(now) + int(statistics.get(dropped, 0))))
     return left

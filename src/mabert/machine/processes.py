@@ -75,13 +75,13 @@ def ended_as_interrupted() -> Iterator[None]:
 
     Only the first one counts, because it may be sent again while this process saves.
     """
-    told = False
+    warned = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if told:
+        nonlocal warned
+        if warned:
             return
-        told = True
+        warned = True
         heard = signal.getsignal(signal.SIGINT)
         if callable(heard):
             heard(signal.SIGINT, frame)
@@ -139,8 +139,8 @@ def keep_freed_memory() -> None:
     process keeps its peak size (see `FreedMemory`). It does nothing with another C library, or if the environment sets
     either threshold.
     """
-    told = any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"))
-    if sys.platform != "linux" or told or "_threshold=" in os.environ.get("GLIBC_TUNABLES", ""):
+    chosen = any(name in os.environ for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"))
+    if sys.platform != "linux" or chosen or "_threshold=" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     if (library := _glibc()) is None:
         return

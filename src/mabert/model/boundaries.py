@@ -58,20 +58,20 @@ def read_boundaries(
     for bound in ("max_length_q", "max_length_k"):
         if bound in named and int(named[bound]) < longest:
             raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
-    told = named.get("cu_seq_lens_q")
-    if isinstance(told, Tensor) and input.device.type != "cpu" and _fits(told, input.device):
-        remember(told, offsets)
-        return Packing(told, lengths)
+    offered = named.get("cu_seq_lens_q")
+    if isinstance(offered, Tensor) and input.device.type != "cpu" and _fits(offered, input.device):
+        remember(offered, offsets)
+        return Packing(offered, lengths)
     with torch.inference_mode(False):  # as in `Packing.of_lengths`
         made = torch.tensor(offsets, dtype=torch.int32).to(input.device, non_blocking=True)
     remember(made, offsets)
     return Packing(made, lengths)
 
 
-def _fits(told: Tensor, device: torch.device) -> bool:
+def _fits(given: Tensor, device: torch.device) -> bool:
     """Returns whether kernels can read a caller's offsets as they are."""
-    usable = told.dtype == torch.int32 and told.dim() == 1 and told.is_contiguous()
-    return usable and told.device == device and not told.is_inference()
+    usable = given.dtype == torch.int32 and given.dim() == 1 and given.is_contiguous()
+    return usable and given.device == device and not given.is_inference()
 
 
 def _check_company(named: Mapping[str, Any], rows: int, attention_mask: Tensor | None) -> None:
@@ -92,14 +92,14 @@ def _check_company(named: Mapping[str, Any], rows: int, attention_mask: Tensor |
 
 def _read_all(named: Mapping[str, Any], total: int) -> tuple[str, list[int]]:
     """Returns the first name that holds offsets, and the offsets, on which all names must agree."""
-    told = {
+    found = {
         name: _read_offsets(name, named[name], total)
         for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
         if name in named
     }
     if ON_HOST in named:
-        told[ON_HOST] = _checked(ON_HOST, list(named[ON_HOST]), total)
-    (first, offsets), *others = told.items()
+        found[ON_HOST] = _checked(ON_HOST, list(named[ON_HOST]), total)
+    (first, offsets), *others = found.items()
     for name, other in others:
         if other != offsets:
             raise ValueError(f"{name} and {first} disagree about where sequences start: {other} and {offsets}")
@@ -120,20 +120,20 @@ def _check_positions(position_ids: Tensor | None, first: str, offsets: Sequence[
         )
 
 
-def _read_offsets(name: str, told: Any, total: int) -> list[int]:
+def _read_offsets(name: str, given: Any, total: int) -> list[int]:
     """Converts one of the three forms of boundaries to offsets; `seq_idx` numbers the sequence of each token."""
-    if not isinstance(told, Tensor) or told.is_floating_point() or told.is_complex():
-        kind = told.dtype if isinstance(told, Tensor) else type(told).__name__
+    if not isinstance(given, Tensor) or given.is_floating_point() or given.is_complex():
+        kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
         raise ValueError(f"{name} is a {kind}; it must be a tensor of integers")
     if name == "seq_idx":
-        if told.numel() != total:
-            raise ValueError(f"seq_idx has {told.numel()} numbers for {total} tokens")
-        number = told.flatten()
+        if given.numel() != total:
+            raise ValueError(f"seq_idx has {given.numel()} numbers for {total} tokens")
+        number = given.flatten()
         changes = (number[1:] != number[:-1]).nonzero().flatten() + 1
         if number[1:].lt(number[:-1]).any():
             raise ValueError("seq_idx falls inside the row; sequences must be numbered in order")
         return [0, *changes.tolist(), total]
-    return _checked(name, offsets_of(told) if told.dim() == 1 else told.flatten().tolist(), total)
+    return _checked(name, offsets_of(given) if given.dim() == 1 else given.flatten().tolist(), total)
 
 
 def _checked(name: str, offsets: list[int], total: int) -> list[int]:
@@ -151,9 +151,11 @@ def _counting_on(position_ids: Tensor | None, offsets: Sequence[int]) -> list[in
     """Returns the boundaries inside a packed row across which positions count on."""
     if position_ids is None:
         return []
-    told = position_ids.reshape(-1)
-    inside = torch.tensor([place for place in offsets if 0 < place < len(told)], dtype=torch.int64, device=told.device)
-    return inside[told[inside] == told[inside - 1] + 1].tolist()
+    positions = position_ids.reshape(-1)
+    inside = torch.tensor(
+        [place for place in offsets if 0 < place < len(positions)], dtype=torch.int64, device=positions.device
+    )
+    return inside[positions[inside] == positions[inside - 1] + 1].tolist()
 
 
 def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> list[int]:
@@ -175,10 +177,10 @@ def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> lis
     # For each place, the last token before it (-1 if none), and the first token of the row.
     before = places.where(valid, -1).cummax(dim=-1).values.roll(1, dims=-1)
     before[..., 0] = -1
-    told = valid & (before >= 0)
+    known = valid & (before >= 0)
     last = positions.gather(-1, before.clamp_min(0))
     first = positions.gather(-1, valid.int().argmax(dim=-1, keepdim=True))
-    back, rises = told & (positions <= last), told & (positions > last)
-    counts_on = (~told | (positions == last + 1) | back).all(dim=-1, keepdim=True)
+    back, rises = known & (positions <= last), known & (positions > last)
+    counts_on = (~known | (positions == last + 1) | back).all(dim=-1, keepdim=True)
     begins = back & ((positions == first) | (positions == 0) | counts_on)
     return (begins & rises.any(dim=-1, keepdim=True)).any(dim=0).nonzero().flatten().tolist()

@@ -164,8 +164,8 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     if not recipe.data.sources:
         raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
     if training.warmup_steps >= training.steps:
-        told = "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak"
-        logger.warning(told, training.warmup_steps, training.steps)
+        message = "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak"
+        logger.warning(message, training.warmup_steps, training.steps)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     accumulation, rest = divmod(training.batch_size, training.micro_batch_size * processes)
     if rest or not accumulation:

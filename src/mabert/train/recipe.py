@@ -57,13 +57,13 @@ def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = Fa
 
     if not isinstance(config, MaBertConfig):
         raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
-    masking, told = config.padding_safe_masking, None
+    masking, obstacle = config.padding_safe_masking, None
     if masking != "exact":
-        told = f"padding_safe_masking {masking!r}: packed rows have no padding for it to act on"
+        obstacle = f"padding_safe_masking {masking!r}: packed rows have no padding for it to act on"
     elif pools and config.pooling == "attention":
-        told = "pooling 'attention': that pooling looks at padding, and packed rows have none"
-    if told is not None:
-        raise ValueError(f"packing is 'pack', {told}; use packing 'none'")
+        obstacle = "pooling 'attention': that pooling looks at padding, and packed rows have none"
+    if obstacle is not None:
+        raise ValueError(f"packing is 'pack', {obstacle}; use packing 'none'")
 
 
 @dataclass

@@ -220,14 +220,14 @@ def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table of the articles, and one of the hidden facts by length."""
     scores: dict[str, list[dict[str, Any]]] = result["scores"]
     first = next(iter(scores.values()))
-    articles = [number for number, told in enumerate(first) if told["length"] is None]
+    articles = [number for number, row in enumerate(first) if row["length"] is None]
     heads = [head for n in articles for head in (f"{first[n]['task']}: top-1", "MRR@10", "ms a text")]
     lines = []
-    for name, told in scores.items():
-        cells = ((f"{told[n]['top1']:.3f}", f"{told[n]['mrr10']:.3f}", f"{told[n]['ms']:.1f}") for n in articles)
+    for name, row in scores.items():
+        cells = ((f"{row[n]['top1']:.3f}", f"{row[n]['mrr10']:.3f}", f"{row[n]['ms']:.1f}") for n in articles)
         lines.append((name, *itertools.chain(*cells)))
     console.print(table(f"{first[0]['texts']} articles", [""], heads, lines))
-    hidden = [number for number, told in enumerate(first) if told["length"] is not None]
+    hidden = [number for number, row in enumerate(first) if row["length"] is not None]
     heads = [f"{first[n]['task']} {first[n]['length']:,}" for n in hidden]
-    lines = [(name, *(f"{told[n]['top1']:.2f}" for n in hidden)) for name, told in scores.items()]
+    lines = [(name, *(f"{row[n]['top1']:.2f}" for n in hidden)) for name, row in scores.items()]
     console.print(table("hidden facts, top-1 by tokens", [""], heads, lines))

@@ -101,8 +101,8 @@ def run_bench(options: argparse.Namespace) -> None:
     there = {"device": options.device, "resume": options.resume}
     dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
-        for name, told in bench.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
-            say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in told.items()))
+        for name, tasks in bench.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
+            say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in tasks.items()))
     elif options.what == "retrieval":
         bench.run(options.files, options.data, output)
     elif options.what == "lengths":

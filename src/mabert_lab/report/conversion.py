@@ -31,12 +31,10 @@ def render(result: dict[str, Any]) -> str:
         (number, KINDS[letter][1], f"{share:.3f}", "" if core is None else f"{core:.3f}", f"{hidden:.3f}")
         for number, (letter, share, core, hidden) in enumerate(columns, 1)
     ]
-    heads = FIGURES | (
-        {"answers": "same answer"} if any("answers" in told["student"] for told in bands.values()) else {}
-    )
+    heads = FIGURES | ({"answers": "same answer"} if any("answers" in own["student"] for own in bands.values()) else {})
     by_length = [
-        (band, told["texts"], who, *(f"{told[who][name]:.3f}" for name in heads))
-        for band, told in bands.items()
+        (band, own["texts"], who, *(f"{own[who][name]:.3f}" for name in heads))
+        for band, own in bands.items()
         for who in ("student", "floor")
     ]
     losses = {}
@@ -70,8 +68,8 @@ def headline(bands: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def weighted(bands: dict[str, Any], who: str, what: str) -> float:
     """Averages a figure over all texts."""
-    total = sum(told["texts"] for told in bands.values())
-    return float(sum(told["texts"] * told[who][what] for told in bands.values()) / total)
+    total = sum(own["texts"] for own in bands.values())
+    return float(sum(own["texts"] * own[who][what] for own in bands.values()) / total)
 
 
 def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
@@ -116,7 +114,7 @@ def agreement(bands: dict[str, Any]) -> Figure:
     for axes, (what, title) in zip(drawing.subplots(1, 2), shown.items(), strict=True):
         for shift, who, colour in ((-0.2, "student", COLOURS[0]), (0.2, "floor", "#b9c2c9")):
             places = [place + shift for place in range(len(bands))]
-            axes.bar(places, [told[who][what] for told in bands.values()], width=0.38, color=colour, label=who)
+            axes.bar(places, [own[who][what] for own in bands.values()], width=0.38, color=colour, label=who)
         axes.set_xticks(range(len(bands)), bands)
         axes.set_xlabel("tokens of a text")
         axes.set_title(title, fontsize=10)

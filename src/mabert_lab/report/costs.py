@@ -46,7 +46,7 @@ GROUPS: dict[str, Sequence[str]] = {
     "BERT alone": ("bert",),
 }
 
-LONGEST = 4096
+HEADLINE_LENGTH = 4096
 """Length in tokens of the paper's headline."""
 
 PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
@@ -67,15 +67,15 @@ def headlines(results: Results) -> pd.DataFrame:
         for each, tables in results.tables.items()
     ]
     rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
-    title = f"The mean of the paper's five baselines over MaBERT at {LONGEST:,} tokens"
+    title = f"The mean of the paper's five baselines over MaBERT at {HEADLINE_LENGTH:,} tokens"
     return table(title, ("settings", *MEASURES.values()), rows, ["Above 1, MaBERT needs less."])
 
 
 def sizes(results: Results) -> str:
     """Describes the number of measured models and their parameters."""
     millions = [count / 1e6 for count in results.parameters.values()]
-    told = f" of {min(millions):.0f} to {max(millions):.0f} M parameters" if millions else ""
-    return f"{results.rows['model'].nunique()} models{told}"
+    sizes = f" of {min(millions):.0f} to {max(millions):.0f} M parameters" if millions else ""
+    return f"{results.rows['model'].nunique()} models{sizes}"
 
 
 def machines(results: Results) -> str:
@@ -107,7 +107,7 @@ def file_of(condition: Condition) -> str:
 
 def headline(rows: pd.DataFrame) -> str:
     """Recomputes the paper's headline."""
-    return _ratio(rows, LONGEST, paper.BASELINES)
+    return _ratio(rows, HEADLINE_LENGTH, paper.BASELINES)
 
 
 def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:
@@ -176,14 +176,14 @@ def _cell(row: pd.Series) -> str:
         return number(row["value"]) + spread
     if row["at_least"] > 0:
         return f"{row['status']} (> {row['at_least']:,g} s)"
-    told = pd.isna(row["reason"]) or row["status"] == "out of memory"
-    return str(row["status"]) if told else f"{row['status']}: {row['reason']}"
+    clear = pd.isna(row["reason"]) or row["status"] == "out of memory"
+    return str(row["status"]) if clear else f"{row['status']}: {row['reason']}"
 
 
 def _settings(rows: pd.DataFrame) -> str:
     """Describes a model's setting, with lengths if it changed."""
-    told = {name: _heads(own["length"]) for name, own in rows.groupby("setting", sort=False)}
-    return "; ".join(f"{name} ({', '.join(at)})" if len(told) > 1 else str(name) for name, at in told.items())
+    lengths = {name: _heads(own["length"]) for name, own in rows.groupby("setting", sort=False)}
+    return "; ".join(f"{name} ({', '.join(at)})" if len(lengths) > 1 else str(name) for name, at in lengths.items())
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
@@ -194,15 +194,15 @@ def _notes(rows: pd.DataFrame) -> list[str]:
     parts = rows[(rows["value"] > 0) & (rows["micro_batch"] < rows["batch"])].reset_index(drop=True)
     small = parts[["length", "micro_batch"]].drop_duplicates().sort_values(["length", "micro_batch"])
     if len(small):
-        told = ", ".join(f"{size} at {length:,}" for length, size in small.itertuples(index=False))
+        named = ", ".join(f"{size} at {length:,}" for length, size in small.itertuples(index=False))
         notes.append(
             "A step is a micro-batch, timed and counted as often as the batch has it, and one of AdamW's; texts of a "
-            f"micro-batch: {told}."
+            f"micro-batch: {named}."
         )
     runs = rows.groupby([each.name for each in rows["source"]], sort=False)["length"].unique()
     if len(runs) > 1:
-        told = "; ".join(f"{name} ({', '.join(_heads(sorted(lengths)))})" for name, lengths in runs.items())
-        notes.append(f"Of several runs, and only what is of one compares closely: {told}.")
+        named = "; ".join(f"{name} ({', '.join(_heads(sorted(lengths)))})" for name, lengths in runs.items())
+        notes.append(f"Of several runs, and only what is of one compares closely: {named}.")
     return notes
 
 
@@ -247,8 +247,8 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
     verdicts = {each: _judged(claim, each, rows) for each, rows in (reach or found).items()}
     papers = [verdict for each, verdict in verdicts.items() if each.profile == "paper"]
     every = list(verdicts.values())
-    told = ([each for each in among if each.verdict != UNMEASURED] for among in (papers, every))
-    yield from next(filter(None, told), papers or every)
+    places = ([each for each in among if each.verdict != UNMEASURED] for among in (papers, every))
+    yield from next(filter(None, places), papers or every)
 
 
 def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
@@ -281,8 +281,8 @@ def _held(
     calls = "" if found.calls is None else f", {found.calls} calls or more"
     sign, needs = _parted(found, found.span, rule, of)
     outcome = ("not told apart", "as claimed", "the other way")[sign]
-    told = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
-    return Comparison("", sign, outcome, told, found.span[0], needs)
+    numbers = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
+    return Comparison("", sign, outcome, numbers, found.span[0], needs)
 
 
 def _known(rows: pd.DataFrame, model: str, length: int) -> bool:

@@ -187,9 +187,9 @@ def _anchor(title: str) -> str:
 
 def _drawn(_: Any, tokens: Sequence[Token], place: int, __: Any, env: dict[str, Any]) -> str:
     """Renders one of the page's own figures inline, and any other as its description."""
-    told = escape(tokens[place].content)
+    description = escape(tokens[place].content)
     svg = env["figures"].get(PurePosixPath(str(tokens[place].attrs["src"])).stem)
-    return told if svg is None else f'<span class="figure" role="img" aria-label="{told}">{svg}</span>'
+    return description if svg is None else f'<span class="figure" role="img" aria-label="{description}">{svg}</span>'
 
 
 def _table(frame: pd.DataFrame) -> Markup:

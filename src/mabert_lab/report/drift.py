@@ -137,9 +137,9 @@ def _by_rule(rule: str, curves: Curves) -> Comparison:
     if not set(maskings) <= curves.keys():
         return Comparison("", None, needs=(("curves of", ", ".join(maskings)),))
     far = {masking: farthest(curves[masking]) for masking in maskings}
-    told = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
+    numbers = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
     needs = ("a situation", "in which padding moves anything") if max(far.values()) <= STABLE else need
-    return Comparison("", sign(*far.values()), told=told, needs=(needs,))
+    return Comparison("", sign(*far.values()), numbers=numbers, needs=(needs,))
 
 
 def _grows(curves: Curves) -> list[Comparison]:
@@ -153,9 +153,9 @@ def _grows(curves: Curves) -> list[Comparison]:
         rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
         signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
         ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
-    told = ", ".join(ends)
+    numbers = ", ".join(ends)
     needs = (("curves", "of more lengths or texts"),)
-    return [Comparison("", sign, told=told, value=sign, needs=needs) for sign in signs]
+    return [Comparison("", sign, numbers=numbers, value=sign, needs=needs) for sign in signs]
 
 
 def _moves(none: float) -> int:

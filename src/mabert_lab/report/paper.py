@@ -135,7 +135,7 @@ class Comparison(NamedTuple):
         name: What is compared.
         sign: 1 if as claimed, -1 if the opposite, 0 if undecided, None if not measured.
         outcome: The sign in a word or two.
-        told: The numbers.
+        numbers: The numbers.
         value: Number by which the weakest of several is found.
         needs: What a decision would need: pairs of a kind of thing and which one.
     """
@@ -143,7 +143,7 @@ class Comparison(NamedTuple):
     name: str
     sign: int | None
     outcome: str = ""
-    told: str = ""
+    numbers: str = ""
     value: float = math.inf
     needs: tuple[tuple[str, str], ...] = ()
 
@@ -206,7 +206,7 @@ def verdict_on(claim: Claim, place: str, compared: Sequence[Comparison], togethe
     counts = Counter(each.outcome for each in measured) | Counter({"missing": len(compared) - len(measured)})
     shown = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count and outcome)
     weakest = min(measured, key=lambda each: (each.sign, each.value), default=None)
-    numbers = "" if weakest is None else " ".join(filter(None, (weakest.told, weakest.name)))
+    numbers = "" if weakest is None else " ".join(filter(None, (weakest.numbers, weakest.name)))
     if weakest is not None and len(compared) > 1 and shown:
         numbers = f"{shown}; weakest {numbers}"
     needs: dict[str, dict[str, None]] = {}

@@ -144,9 +144,9 @@ def pretraining_table(study: Study) -> pd.DataFrame:
     """Makes a table of each arm's pretraining."""
 
     def cells(arm: Arm) -> dict[str, str]:
-        told = arm.pretraining
-        numbers = {head: number(told.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
-        return {"state": told.get("status", "missing"), **numbers, "tokenizer": told.get("tokenizer") or MISSING}
+        outcome = arm.pretraining
+        numbers = {head: number(outcome.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
+        return {"state": outcome.get("status", "missing"), **numbers, "tokenizer": outcome.get("tokenizer") or MISSING}
 
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
     done = [arm.pretraining for arm in study.arms if arm.pretraining.get("status") == "done"]
@@ -290,9 +290,11 @@ def _one_answer(study: Study) -> list[str]:
 
 
 def _samples(study: Study) -> Iterator[str]:
-    told = [f"{each.name}, with {each.train:,} training rows" for each in study.columns if each.sample and each.train]
-    if told:
-        yield f"Scores on other rows than the official task's are not scores on that task: {'; '.join(told)}."
+    samples = [
+        f"{each.name}, with {each.train:,} training rows" for each in study.columns if each.sample and each.train
+    ]
+    if samples:
+        yield f"Scores on other rows than the official task's are not scores on that task: {'; '.join(samples)}."
 
 
 DEARER = 1.25
@@ -365,8 +367,8 @@ def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> list[_Gap
         if not arms:
             lacking = [("budgets", percent(budget))]
         if not tasks:
-            told = f"{name}{_on_some(study, columns)}{at}"
-            gaps.append(_Gap(told, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
+            label = f"{name}{_on_some(study, columns)}{at}"
+            gaps.append(_Gap(label, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
         for task in tasks:
             on = [rule["widest"], task] if "widest" in rule else [task]
             gaps.append(_on(study, on, f"{name}{at} on ", ours - theirs, lacking, both))
@@ -387,8 +389,8 @@ def _on(
     first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
     absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
     used = tuple(keys[task] for task in tasks if task in keys)
-    told = name + " less that on ".join(paper.TASKS[task]["title"] for task in tasks)
-    return _Gap(told, first - second[0] if second else first, used, lacking + absent, arms)
+    label = name + " less that on ".join(paper.TASKS[task]["title"] for task in tasks)
+    return _Gap(label, first - second[0] if second else first, used, lacking + absent, arms)
 
 
 def _traded(gap: _Gap, compared: Comparison) -> Comparison:
@@ -398,10 +400,10 @@ def _traded(gap: _Gap, compared: Comparison) -> Comparison:
     first, second = (arm.pretraining.get("seconds") for arm in gap.arms if arm is not None)
     if not first or not second:
         return compared._replace(sign=None, needs=(("times of pretraining", gap.name),))
-    told = f"{compared.told} at {first / second:.2f} times the time"
+    numbers = f"{compared.numbers} at {first / second:.2f} times the time"
     if second < DEARER * first:
-        return compared._replace(told=told)
-    return compared._replace(sign=1, told=told, outcome="cheaper")
+        return compared._replace(numbers=numbers)
+    return compared._replace(sign=1, numbers=numbers, outcome="cheaper")
 
 
 def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
@@ -480,8 +482,8 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
     asked = study.settings.get("arms") or {}
     ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
     apart = [f"`{name}` {value} and {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
-    told = f" with {', '.join(apart)}" if apart else ""
-    return f"; one pretraining, and the same scores{told}"
+    settings = f" with {', '.join(apart)}" if apart else ""
+    return f"; one pretraining, and the same scores{settings}"
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:

@@ -301,8 +301,8 @@ def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str,
         ]
         return table("", ("claim", "where", "it would take", "in the paper"), rows)
 
-    told = judged[judged["verdict"].isin([HOLDS, FAILS])]
-    costs = [row.place for row in told.itertuples() if row.claim.kind == "costs"]
+    decided_rows = judged[judged["verdict"].isin([HOLDS, FAILS])]
+    costs = [row.place for row in decided_rows.itertuples() if row.claim.kind == "costs"]
     devices = {", cpu": "processors", ", cuda": "GPUs"}
     return {
         "count": len(found),
@@ -373,8 +373,8 @@ def _place(claim: Claim) -> str:
 def _every_row(each: Any) -> tuple[str, ...]:
     """Returns the row of a verdict, with the verdict of the paper's own numbers."""
     claim, theirs = each.claim, of_paper(each.claim)
-    told = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
-    return each.text, each.verdict, each.short, each.numbers, "; ".join(each.takes), told
+    printed = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
+    return each.text, each.verdict, each.short, each.numbers, "; ".join(each.takes), printed
 
 
 TITLE = "MaBERT: the paper's experiment, run again"
@@ -483,11 +483,11 @@ def _origins(found: Found) -> pd.DataFrame:
     rows += [("Memory and time", f"`{each.name}`", each.environment) for each in sources]
     for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
         rows += [(what, f"`{file}`", result.get("environment") or {}) for file, result in kept]
-    told = [
+    lines = [
         (what, machine_of(about), (about.get("date") or "unknown date")[:10], code_of(about), file)
         for what, file, about in rows
     ]
-    frame = table("", ("result", "machine", "dates", "code", "files"), told)
+    frame = table("", ("result", "machine", "dates", "code", "files"), lines)
     grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
     joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
     joined.attrs.update(frame.attrs)
@@ -507,8 +507,8 @@ def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yields the names and tables of the report's CSV files."""
     judged = found.judged.drop(columns="claim").rename(columns={"text": "claim"})
     claims, scores, costs, *others = NUMBERS
-    told = judged.assign(takes=judged["takes"].str.join("; "))
-    yield claims, told[["claim", "verdict", "place", "numbers", "takes"]]
+    judged = judged.assign(takes=judged["takes"].str.join("; "))
+    yield claims, judged[["claim", "verdict", "place", "numbers", "takes"]]
     if found.studies:
         yield scores, pd.concat([seeds(study) for study in found.studies], ignore_index=True)
     if found.efficiency is not None:
@@ -525,9 +525,9 @@ def _former(files: Iterable[Path], output: Path) -> set[Path]:
         ValueError: Names the first file that would be overwritten and that no report wrote.
     """
     markdown, folder = output.with_suffix(".md"), output.with_suffix("")
-    told, known = _text_of(markdown), set()
-    if told.startswith(f"# {plain(TITLE)}\n"):
-        linked = re.findall(rf"!\[.*\]\({re.escape(folder.name)}/([^/)]+\.svg)\)", told)
+    former, known = _text_of(markdown), set()
+    if former.startswith(f"# {plain(TITLE)}\n"):
+        linked = re.findall(rf"!\[.*\]\({re.escape(folder.name)}/([^/)]+\.svg)\)", former)
         known = {markdown, *(folder / name for name in (*linked, *(f"{name}.csv" for name in NUMBERS)))}
     ours = f"<title>{escape(TITLE)}</title>" in _text_of(output)
     for path in files:

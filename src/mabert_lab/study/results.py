@@ -100,11 +100,11 @@ def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
         files = CellFiles(root, name)
         seeds = [result for seed in files.seeds() if (result := files.result(seed)) is not None]
         # A cell that was continued with other seeds names only the last machine, so seeds name their own.
-        told = [result for result in seeds if "environment" in result]
+        dated = [result for result in seeds if "environment" in result]
         whole = files.result()
-        if whole is not None and (not seeds or len(told) < len(seeds)):
-            told.append(whole)
-        for result in told:
+        if whole is not None and (not seeds or len(dated) < len(seeds)):
+            dated.append(whole)
+        for result in dated:
             about = {key: value for key, value in result["environment"].items() if key != "load_average"}
             key = to_json(about, sort_keys=True)
             date = max(result["finished"].replace("Z", "+00:00"), found.get(key, {"date": ""})["date"])

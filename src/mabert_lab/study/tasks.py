@@ -210,8 +210,8 @@ class LoadedTask:
             return None
         there = {name: len(self.splits[name]) for name in ("train", split)}
         wanted = dict(zip(("train", *(name for name in self.splits if name != "train")), official, strict=True))
-        told = [f"{there[name]:,} {name} rows" for name in there if there[name] != wanted[name]]
-        return " and ".join(told).replace("_", " ") or None
+        differing = [f"{there[name]:,} {name} rows" for name in there if there[name] != wanted[name]]
+        return " and ".join(differing).replace("_", " ") or None
 
     @cached_property
     def constants(self) -> dict[str, float | None]:

@@ -58,8 +58,8 @@ class Answers(Kind):
                 left -= set() if place is None else {passage.row}
                 passage.item.update(zip(("start_positions", "end_positions"), place or (0, 0), strict=True))
             if left:
-                told = "%s: %d of %d answers fit in no window of %d tokens; they are trained as unanswerable"
-                logger.warning(told, name, len(left), len(answers), max_length)
+                message = "%s: %d of %d answers fit in no window of %d tokens; they are trained as unanswerable"
+                logger.warning(message, name, len(left), len(answers), max_length)
         return PassageExamples(passages, contexts)
 
     def labels(self, rows: Rows) -> list[list[str]]:

@@ -66,5 +66,7 @@ class Regression(Kind):
         for split, rows in splits.items():
             scores = set(column(rows, "label")) if "label" in rows[:1] else set()
             if len(scores) == 1:
-                told = "nothing to learn from them" if split == "train" else "a correlation with them is not defined"
-                logger.warning("all %s scores of %s are %g: %s", split, self.task.name, scores.pop(), told)
+                consequence = (
+                    "nothing to learn from them" if split == "train" else "a correlation with them is not defined"
+                )
+                logger.warning("all %s scores of %s are %g: %s", split, self.task.name, scores.pop(), consequence)
