@@ -23,7 +23,7 @@ from tests.infer.conftest import saved
 from tests.train.helpers import TEXT
 
 SENTENCES = ["the bird sings.", "A river!", "the old stone house holds a small cold light?", "Wind"]
-LONG = " ".join(SENTENCES * 9)
+LONG = " ".join(SENTENCES * 6)
 ODD = (
     "The bird。“sings”\uff01\n\nÉté ﬁne \u1e9e İST ΣΑΣ \u200b\ufdfa 日本語のテキスト、"
     + "東京" * 30
@@ -206,16 +206,16 @@ def test_in_context_the_mean_of_a_texts_passages_is_the_texts(model):
         ends = np.array(model.opened.tokenizer(text, return_offsets_mapping=True)["offset_mapping"])[1:-1, 1]
         first = np.searchsorted(ends, found.start, side="right")
         counts = np.diff([0, *(first[1:] + 1), len(ends) + 2])  # [CLS] is the first one's, [SEP] the last one's
-        assert len(counts) >= 5
+        assert len(counts) >= 3
         mean = (counts[:, None] * found.vectors).sum(0) / counts.sum()
-        np.testing.assert_allclose(mean, model.embed([text], progress=False)[0], rtol=1e-4, atol=2e-6)
+        np.testing.assert_allclose(mean, model.embed([text], progress=False)[0], **CLOSE)
 
 
 def test_in_context_a_passage_knows_its_text_and_alone_it_does_not(model):
     for context in (True, False):
         found, other = (asked(model, [text], context=context) for text in (LONG, f"{LONG} slowly again."))
-        np.testing.assert_array_equal(found.end[:5], other.end[:5])
-        assert (np.abs(found.vectors[:5] - other.vectors[:5]).max() > 1e-4) == context
+        np.testing.assert_array_equal(found.end[:3], other.end[:3])
+        assert (np.abs(found.vectors[:3] - other.vectors[:3]).max() > 1e-4) == context
 
 
 @pytest.mark.parametrize("lower", [False, True])
