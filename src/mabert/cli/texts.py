@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mabert.cli.command import command, complain, load_libraries, number, say_written
 from mabert.data import TOKENS_A_BATCH
-from mabert.schema.ranges import Tokens
+from mabert.schema.ranges import PassageTokens, Tokens
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
@@ -47,6 +47,20 @@ def add_embed(commands: Any) -> None:
         "--normalize",
         action=argparse.BooleanOptionalAction,
         help="scale each vector to length one [as the folder says, else not]",
+    )
+    added.add_argument(
+        "--passages",
+        type=number("--passages", PassageTokens),
+        metavar="TOKENS",
+        help="cut texts, at ends of sentences, into passages of at most so many tokens, special ones included; give "
+        "each a vector, and its text's number (from 0), start and end in characters: in the same row, or for v.npy in "
+        "v.passages.jsonl",
+    )
+    added.add_argument(
+        "--context",
+        action="store_true",
+        help="with --passages: read each text whole, and pool each passage's tokens out of that (late chunking) [read "
+        "each passage alone]",
     )
 
 
@@ -181,15 +195,29 @@ def naming_options() -> Iterator[None]:
 
 def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
+    from mabert.files.writing import check_output
+
+    if options.context and options.passages is None:
+        raise ValueError("--context is for passages; say how long they are by --passages")
+    beside = None
+    if options.passages is not None and Path(options.output or "").suffix == ".npy":
+        beside = str(Path(options.output).with_suffix(".passages.jsonl"))
+        check_output(beside, (".jsonl",))
     model, rows = opened(options, (".jsonl", ".npy"))
     from mabert.files.sentences import is_for_similarity
-    from mabert.infer.write import write_vectors
+    from mabert.infer.write import write_passages, write_vectors
 
-    width = model.config.hidden_size
+    width, how = model.config.hidden_size, how_of(options)
+    way = {"pooling": options.pooling, "normalize": options.normalize}
     with naming_options():
-        answered = model.vectors(rows, how_of(options), pooling=options.pooling, normalize=options.normalize)
-        count = write_vectors((vectors for _, vectors in answered), width, options.output)
+        if options.passages is None:
+            answered = model.vectors(rows, how, **way)
+            count = write_vectors((vectors for _, vectors in answered), width, options.output)
+        else:
+            found = model.passage_vectors(rows, how, options.passages, context=options.context, **way)
+            count = write_passages(found, width, options.output, beside)
     say_written(options.output, f"{count:,} vectors of {width} numbers")
+    say_written(beside, f"text, start and end of {count:,} passages")
     if not is_for_similarity(model.path):
         complain(UNTRAINED.format(model=options.model))
 

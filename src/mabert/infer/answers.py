@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import length_hint
 from typing import Any, Generic, TypeVar
 
@@ -62,8 +63,10 @@ class Question(Generic[Answer]):
         answer: Maps a batch (`input_ids`, `attention_mask`, `token_type_ids` if the tokenizer makes them, all (batch,
             time)) to one answer per row.
         pooled: Whether the answer uses the model's own pooling.
-        encode: Makes the model's inputs from a window, any number per text; default, one per text.
+        encode: Makes the model's inputs from a window, any number per text, and counts the texts that it cut; default,
+            one per text.
         check: Called with a window's texts and their ids; raises an error for texts that have no answer.
+        reduce: Makes less of a raw answer as soon as it is there; gets its place among the window's inputs.
         finish: Makes the final answers from a window's raw ones.
     """
 
@@ -71,8 +74,9 @@ class Question(Generic[Answer]):
     loaded: Loaded[Any]
     answer: Callable[[Batch], Iterable[Any]]
     pooled: bool = False
-    encode: Callable[[Window, How], Encoded] | None = None
+    encode: Callable[[Window, How], tuple[Encoded, int]] | None = None
     check: Callable[[Window, Encoded], None] | None = None
+    reduce: Callable[[int, Any], Any] | None = None
     finish: Callable[[Window, How, list[Any]], list[Answer]] | None = None
 
 
@@ -109,11 +113,8 @@ def answer_windows(
             count = window.before + len(window.rows)
             if window.last:
                 bar.add(0, count)
-            if question.encode is None:
-                encoded, some = encoded_texts(question.loaded, window, how)
-                cut += some
-            else:
-                encoded = question.encode(window, how)
+            encoded, some = (question.encode or partial(encoded_texts, question.loaded))(window, how)
+            cut += some
             empty += sum(not any(text.strip() for text in row) for row in window.rows)
             yield window.rows, answer_window(question, window, encoded, how, bar.add)
     for how_many, what in ((cut, "were cut"), (empty, "are empty")):
@@ -140,7 +141,7 @@ def answer_window(
                 rows = collate([encoded[index] for index in batch])
                 rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
                 for index, one in zip(batch, question.answer(rows), strict=True):
-                    answers[index] = one
+                    answers[index] = one if question.reduce is None else question.reduce(index, one)
             before, done = done, done + len(batch)
             advance(done * len(window.rows) // len(encoded) - before * len(window.rows) // len(encoded))
     return answers if question.finish is None else question.finish(window, how, answers)

@@ -176,13 +176,13 @@ class Reader:
         self.loaded = loaded
         self.passages: list[Passage] = []
 
-    def encode(self, window: Window, how: How) -> Encoded:
-        """Encodes a window as passages."""
+    def encode(self, window: Window, how: How) -> tuple[Encoded, int]:
+        """Encodes a window as passages; none is cut short."""
         questions, contexts = (list(texts) for texts in zip(*window.rows, strict=True))
         limit = self.loaded.limit(how.max_length)
         where: dict[str, Any] = {"name": window.name, "before": window.before}
         self.passages = passages_of(self.loaded.tokenizer, questions, contexts, max_length=limit, **where)
-        return [passage.item for passage in self.passages]
+        return [passage.item for passage in self.passages], 0
 
     def answer(self, batch: Batch) -> Iterator[np.ndarray]:
         """Yields the logits of each passage, float32 (tokens, 2)."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +19,13 @@ from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_windows
 from mabert.infer.heads import reading
 from mabert.infer.loaded import Loaded, check_at_least_one, check_precision, device_named, load_for_use
+from mabert.infer.passages import Alone, InContext, Passages
 from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.pooling import Pooler, pooler_in
 from mabert.opening.opened import Model, open_model
+from mabert.schema.check import check
+from mabert.schema.ranges import PassageTokens
 
 POOLINGS = ("mean", "cls", "map")
 
@@ -55,8 +58,9 @@ def load(
 class TextModel:
     """A model folder's answers about texts; `load` opens one.
 
-    A folder holds an encoder, usually with a head: `embed` works with any, `predict` needs a classifier, `fill_mask` a
-    masked language model. Weights are read on first use and kept. Several threads may use one model at once.
+    A folder holds an encoder, usually with a head: `embed` and `passages` work with any, `predict` needs a classifier,
+    `fill_mask` a masked language model. Weights are read on first use and kept. Several threads may use one model at
+    once.
 
     Attributes:
         path: The model's folder.
@@ -116,6 +120,59 @@ class TextModel:
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
         found = [np.stack(rows) for _, rows in self.vectors(in_rows(texts), how, pooling=pooling, normalize=normalize)]
         return np.concatenate(found) if found else np.zeros((0, self.config.hidden_size), np.float32)
+
+    def passages(
+        self,
+        texts: Sequence[str],
+        length: int = 128,
+        *,
+        context: bool = False,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        max_length: int | None = None,
+        truncate: bool = False,
+        batch_tokens: int = TOKENS_A_BATCH,
+        deterministic: bool = False,
+        progress: bool = True,
+    ) -> Passages:
+        """Cuts texts into passages and returns a vector of each.
+
+        A passage holds as many whole sentences as fit `length`; a sentence that is longer is cut at words, and such a
+        word between tokens (see `mabert.infer.passages.cut`). Passages do not overlap, and hold all of a text but the
+        white space between them. An empty text has none.
+
+        Args:
+            texts: As for `embed`; of any length, unless `context` is on.
+            length: Most tokens of a passage, as the model reads it alone: with special tokens, and with the prompt of
+                the folder. At least 8.
+            context: Whether to read each text whole, and to pool each passage's tokens of that one pass (late chunking,
+                Günther et al. 2024, arXiv 2409.04701). The first passage then also takes [CLS] and the prompt, the last
+                one [SEP]: a text of one passage has the vector that `embed` gives it, and the mean of a text's
+                passages, each weighted by its tokens, is the text's mean. Default, each passage has the vector that
+                `embed` gives it as a text of its own.
+            pooling: As for `embed`. With `context`, `mean` or `map`: a passage has no [CLS] of its own.
+            normalize: As for `embed`; each passage's vector is scaled.
+            max_length: With `context` alone: most tokens of a text, as for `embed`.
+            truncate: With `context` alone: whether to cut longer texts; what is cut off is in no passage.
+            batch_tokens: As for `embed`.
+            deterministic: As for `embed`; each passage is run alone or, with `context`, each text.
+            progress: As for `embed`.
+
+        Returns:
+            `vectors`, float32 (passages, D), with `text` (the number of each one's text, counted from 0), `start` and
+            `end` (in characters), int64 (passages,): passage `i` is `texts[text[i]][start[i]:end[i]]`.
+
+        Raises:
+            ValueError: As in `embed`. Also if `length` is below 8 or more than the model has positions for, or a
+                character alone is longer; if `context` is on and pooling is `cls`; if it is off and `max_length` or
+                `truncate` is given.
+            MemoryError: As in `embed`.
+        """
+        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        rows = in_rows(texts)
+        found = self.passage_vectors(rows, how, length, context=context, pooling=pooling, normalize=normalize)
+        none = Passages(np.zeros((0, self.config.hidden_size), np.float32), *np.zeros((3, 0), np.int64))
+        return Passages(*map(np.concatenate, zip(none, *found, strict=True)))
 
     def predict(
         self,
@@ -199,23 +256,37 @@ class TextModel:
         self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
         """Does the work of `embed` on a stream: yields windows of texts with vectors, (D,) each, in constant memory."""
-        folder = None
-        if pooling is None or normalize is None:
-            folder = self._sentences()
-            made, scaled = self._own_vectors(folder)
-            pooling, normalize = pooling or made, scaled if normalize is None else normalize
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
-        if pooling == "map":
-            loaded, pool = self._mapped()
-        else:
-            loaded, pool = self._encoder(), Pooler.FIXED[pooling]
-        if folder is not None:
-            if how.max_length is None and folder.longest is not None:
-                how = replace(how, max_length=min(folder.longest, loaded.longest or folder.longest))
-            if folder.prompt or folder.lower:
-                rows = ((folder.prepared(text) if isinstance(text, str) else text,) for (text,) in rows)
-        return answer_windows(Question("embedding", loaded, heads.vectors(loaded, pool, normalize)), rows, how)
+        way = self._way(how, pooling, normalize)
+        folder = way.folder
+        if folder is not None and (folder.prompt or folder.lower):
+            rows = ((folder.prepared(text) if isinstance(text, str) else text,) for (text,) in rows)
+        answer = heads.vectors(way.loaded, way.pool, way.normalize)
+        return answer_windows(Question("embedding", way.loaded, answer), rows, way.how)
+
+    def passage_vectors(
+        self,
+        rows: Iterable[Row],
+        how: How,
+        length: int = 128,
+        *,
+        context: bool = False,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+    ) -> Iterator[Passages]:
+        """Does the work of `passages` on a stream: yields those of each window of texts, in constant memory."""
+        check(PassageTokens, length, "length")
+        if not context and (how.truncate or how.max_length is not None):
+            given = "truncate" if how.truncate else "max_length"
+            raise ValueError(f"{given} is for texts that are read whole (context); without that, all of a text is read")
+        way = self._way(how, pooling, normalize)
+        if context and way.pooling == "cls":
+            raise ValueError("pooling is 'cls', and a passage in context has no [CLS] of its own; use pooling='mean'")
+        longest = way.loaded.longest
+        if longest is not None and length > longest:
+            raise ValueError(f"passages of {length} tokens are asked for; the model has positions for {longest}")
+        kind = InContext if context else Alone
+        question = kind(way.loaded, way.pool, way.normalize, length, way.folder).question()
+        return (found for _, (found,) in answer_windows(question, rows, way.how))
 
     def labels(
         self, rows: Iterable[Row], how: How, *, paired: bool = False
@@ -272,6 +343,23 @@ class TextModel:
         loaded = self._read(self.opened.use)
         return replace(loaded, model=loaded.model.base_model)
 
+    def _way(self, how: How, pooling: str | None, normalize: bool | None) -> "Way":
+        """Returns how vectors are made: as asked for, else as the folder says."""
+        folder = None
+        if pooling is None or normalize is None:
+            folder = self._sentences()
+            made, scaled = self._own_vectors(folder)
+            pooling, normalize = pooling or made, scaled if normalize is None else normalize
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
+        if pooling == "map":
+            loaded, pool = self._mapped()
+        else:
+            loaded, pool = self._encoder(), Pooler.FIXED[pooling]
+        if folder is not None and how.max_length is None and folder.longest is not None:
+            how = replace(how, max_length=min(folder.longest, loaded.longest or folder.longest))
+        return Way(loaded, pooling, pool, normalize, how, folder)
+
     def _mapped(self) -> tuple[Loaded[Any], heads.Pool]:
         """Returns the encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""
         if (pooler := pooler_in(self.path / MAP)) is not None:
@@ -305,6 +393,18 @@ class TextModel:
                 f"{self.path} pools by {self.config.pooling!r}; pooling 'map' needs a classifier that was trained with "
                 "it"
             )
+
+
+class Way(NamedTuple):
+    """How vectors are made: the encoder, the pooling and its name, whether vectors are scaled to length one, how texts
+    are encoded, and what the folder does to them."""
+
+    loaded: Loaded[Any]
+    pooling: str
+    pool: heads.Pool
+    normalize: bool
+    how: How
+    folder: SentenceFolder | None
 
 
 def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[Row]:

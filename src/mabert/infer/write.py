@@ -1,10 +1,10 @@
 """Writes answers to files or standard output, each window as soon as it is ready."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from rich.console import Console
@@ -16,6 +16,7 @@ from mabert.data.cache import write_npy_header
 from mabert.files.reading import to_json
 from mabert.files.writing import whole_file
 from mabert.infer.info import ModelInfo
+from mabert.infer.passages import Passages
 from mabert.model import MaBertConfig
 
 
@@ -44,12 +45,58 @@ def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: s
     """
     if output is None or Path(output).suffix != ".npy":
         return write_rows((({"vector": vector.tolist()} for vector in vectors) for vectors in windows), output)
-    count = 0
-    with whole_file(output) as file:
-        write_npy_header(file, np.dtype(np.float32), (0, width))
+
+    def fill(file: BinaryIO) -> int:
+        count = 0
         for vectors in windows:
             file.write(np.stack(vectors).astype(np.float32).tobytes())
             count += len(vectors)
+        return count
+
+    return write_npy(fill, width, output)
+
+
+def write_passages(windows: Iterable[Passages], width: int, output: str | None, beside: str | None) -> int:
+    """Writes passages as JSONL, one `text`, `start`, `end` and `vector` per line.
+
+    Args:
+        windows: The passages.
+        width: Numbers of a vector.
+        output: The file; None for standard output.
+        beside: A second file for all but the vectors, which then make one `.npy`, as in `write_vectors`; it appears
+            before that.
+
+    Returns:
+        Their number.
+    """
+    if output is None or beside is None:
+        return write_rows(map(rows_of, windows), output)
+
+    def placed(file: BinaryIO) -> Iterator[Iterator[dict[str, int]]]:
+        for found in windows:
+            file.write(found.vectors.tobytes())
+            yield places_of(found)
+
+    return write_npy(lambda file: write_rows(placed(file), beside), width, output)
+
+
+def rows_of(passages: Passages) -> Iterator[dict[str, Any]]:
+    """Yields each passage as a row of JSONL."""
+    for place, vector in zip(places_of(passages), passages.vectors, strict=True):
+        yield {**place, "vector": vector.tolist()}
+
+
+def places_of(passages: Passages) -> Iterator[dict[str, int]]:
+    """Yields the number of each passage's text, its start and its end."""
+    columns = (column.tolist() for column in (passages.text, passages.start, passages.end))
+    return ({"text": text, "start": start, "end": end} for text, start, end in zip(*columns, strict=True))
+
+
+def write_npy(fill: Callable[[BinaryIO], int], width: int, output: str) -> int:
+    """Writes a float32 array of rows of `width` numbers that `fill` writes and counts; returns their number."""
+    with whole_file(output) as file:
+        write_npy_header(file, np.dtype(np.float32), (0, width))
+        count = fill(file)
         file.seek(0)
         write_npy_header(file, np.dtype(np.float32), (count, width))
     return count

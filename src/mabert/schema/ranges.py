@@ -146,6 +146,9 @@ Count = Annotated[int, Range(1, 10**9)]
 Tokens = Annotated[int, Range(1, 2**24)]
 """Tokens of a text, a window or a batch: the Bible has a million."""
 
+PassageTokens = Annotated[int, Range(8, 2**24)]
+"""Tokens of a passage: special ones, and a few of the text."""
+
 Rows = Annotated[int, Range(1, 2**20)]
 """Rows of a batch: the largest ones in use have some ten thousand."""
 
