@@ -33,7 +33,7 @@ MOST_CHARACTERS = 4_000_000
 would be held in memory and tokenised as one document."""
 
 _PIECE = 20_000
-_MOST_CHARACTERS_PIECE = 200_000
+_LONGEST_PIECE = 200_000
 
 
 @dataclass(frozen=True)
@@ -293,11 +293,11 @@ def pieces_of(document: str) -> Iterator[str]:
     the others wait, and needs little memory: at line ends, and a line that is long for a book at white space."""
     start = 0
     while start < len(document):
-        stop = document.find("\n", start + _PIECE, start + _MOST_CHARACTERS_PIECE) + 1
+        stop = document.find("\n", start + _PIECE, start + _LONGEST_PIECE) + 1
         if not stop:
-            rest = document[start : start + _MOST_CHARACTERS_PIECE + 1]
+            rest = document[start : start + _LONGEST_PIECE + 1]
             stop = start + (
-                len(rest) if len(rest) <= _MOST_CHARACTERS_PIECE else rows.place_to_cut(rest, _MOST_CHARACTERS_PIECE)
+                len(rest) if len(rest) <= _LONGEST_PIECE else rows.place_to_cut(rest, _LONGEST_PIECE)
             )
         yield document[start:stop]
         start = stop
