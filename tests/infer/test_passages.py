@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mabert
 from mabert import MaBertModel
 from mabert.cli import main
-from mabert.infer import windows as windowing
+from mabert.infer import chunks as chunking
 from mabert.infer.answers import How
 from mabert.infer.passages import cut
 from tests.conversion.helpers import saved_teacher
@@ -185,7 +185,7 @@ def test_vectors_do_not_depend_on_batches_windows_or_neighbours(model, context, 
     order = np.lexsort((turned.start, len(TEXTS) - 1 - turned.text))
     np.testing.assert_array_equal(turned.start[order], found.start)
     np.testing.assert_allclose(turned.vectors[order], found.vectors, **CLOSE)
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     for one, same in zip(asked(model, context=context, deterministic=True), alone, strict=True):
         np.testing.assert_array_equal(one, same)
 
@@ -257,7 +257,7 @@ class Text(str):
 
 @pytest.mark.parametrize("context", [False, True])
 def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch, context):
-    monkeypatch.setattr(windowing, "TEXTS", 8)
+    monkeypatch.setattr(chunking, "TEXTS", 8)
     alive, most = set(), 0
 
     def source():
@@ -339,7 +339,7 @@ def test_the_command_writes_places_beside_an_npy_and_else_in_the_rows(capsys, ma
         dict(zip(("text", "start", "end"), each, strict=True))
         for each in zip(*(c.tolist() for c in wanted[1:]), strict=True)
     ]
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     command = ["embed", str(masked_lm), "in.jsonl", "--passages", "16", *options]
     capsys.readouterr()
     assert main([*command, "-o", "v.npy"]) == 0
@@ -368,7 +368,7 @@ def test_the_command_leaves_what_is_there_and_nothing_by_halves(capsys, masked_l
     assert capsys.readouterr().err == "mabert: v.passages.jsonl exists already; name another file\n"
     assert (tmp_path / "v.passages.jsonl").read_text() == "mine"
     (tmp_path / "v.passages.jsonl").unlink()
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     assert main([*command, "--passages", "16", "--context", "--max-length", "26"]) == 2
     assert main([*command, "--passages", "16", "--context", "--max-length", "24"]) == 2
     assert "texts are longer than 24 tokens" in capsys.readouterr().err

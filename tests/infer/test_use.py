@@ -17,7 +17,7 @@ import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.data.batches import batches_by_length
 from mabert.data.tokenizer import train_wordpiece
-from mabert.infer import windows as windowing
+from mabert.infer import chunks as chunking
 from mabert.infer.heads import readable
 from mabert.infer.info import info
 from mabert.infer.loaded import load_for_use
@@ -44,7 +44,7 @@ def test_batches_hold_every_text_once_and_keep_to_their_size(lengths, tokens):
 
 
 def test_the_texts_that_were_cut_are_told_once_at_the_end(words, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     caplog.set_level(logging.INFO)
     model = saved(MaBertModel, tmp_path, words)
     mabert.load(model).embed(TEXTS)
@@ -54,7 +54,7 @@ def test_the_texts_that_were_cut_are_told_once_at_the_end(words, tmp_path, monke
 
 
 def test_empty_texts_are_told_once_at_the_end(words, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     caplog.set_level(logging.INFO)
     model = mabert.load(saved(MaBertModel, tmp_path, words))
     assert np.isfinite(model.embed(["", *TEXTS, " \t"])).all()
@@ -285,7 +285,7 @@ def test_a_tokenizer_with_more_entries_than_the_model_is_refused(masked_lm, word
 
 
 def test_a_missing_text_is_named_before_any_work(masked_lm, classifier, monkeypatch):
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     monkeypatch.setattr(MambaBlock, "forward", None)
     column = pd.Series([*TEXTS, None, "wind"], dtype=object)
     with pytest.raises(ValueError, match=r"^the input: text 6 is None, not text$"):

@@ -16,8 +16,8 @@ from mabert.schema.ranges import PassageTokens, Tokens
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
+    from mabert.infer.chunks import Row
     from mabert.infer.model import TextModel
-    from mabert.infer.windows import Row
 
 
 GIVEN = ("text", "pair", "question", "context")
@@ -256,9 +256,9 @@ def run_predict(options: argparse.Namespace) -> None:
             (
                 [
                     {**getattr(row, "kept", {}), **dict(zip(names, row, strict=True)), **answer}
-                    for row, answer in zip(*window, strict=True)
+                    for row, answer in zip(*chunk, strict=True)
                 ]
-                for window in model.labels(rows, how_of(options), paired=paired)
+                for chunk in model.labels(rows, how_of(options), paired=paired)
             ),
             options.output,
         )
@@ -280,8 +280,8 @@ def run_fill_mask(options: argparse.Namespace) -> None:
     with naming_options():
         count = write_rows(
             (
-                [{"text": text, "masks": masks} for (text,), masks in zip(*window, strict=True)]
-                for window in model.guesses(rows, how_of(options), top=options.top)
+                [{"text": text, "masks": masks} for (text,), masks in zip(*chunk, strict=True)]
+                for chunk in model.guesses(rows, how_of(options), top=options.top)
             ),
             options.output,
         )

@@ -296,9 +296,7 @@ def pieces_of(document: str) -> Iterator[str]:
         stop = document.find("\n", start + _PIECE, start + _LONGEST_PIECE) + 1
         if not stop:
             rest = document[start : start + _LONGEST_PIECE + 1]
-            stop = start + (
-                len(rest) if len(rest) <= _LONGEST_PIECE else rows.place_to_cut(rest, _LONGEST_PIECE)
-            )
+            stop = start + (len(rest) if len(rest) <= _LONGEST_PIECE else rows.place_to_cut(rest, _LONGEST_PIECE))
         yield document[start:stop]
         start = stop
 

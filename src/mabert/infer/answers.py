@@ -14,8 +14,8 @@ from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import was_cut
+from mabert.infer.chunks import Chunk, Row, chunks
 from mabert.infer.loaded import Loaded, check_at_least_one
-from mabert.infer.windows import Row, Window, windows
 from mabert.machine.memory import is_out_of_memory
 from mabert.machine.progress import Bar
 
@@ -63,21 +63,21 @@ class Question(Generic[Answer]):
         answer: Maps a batch (`input_ids`, `attention_mask`, `token_type_ids` if the tokenizer makes them, all (batch,
             time)) to one answer per row.
         pooled: Whether the answer uses the model's own pooling.
-        encode: Makes the model's inputs from a window, any number per text, and counts the texts that it cut; default,
+        encode: Makes the model's inputs from a chunk, any number per text, and counts the texts that it cut; default,
             one per text.
-        check: Called with a window's texts and their ids; raises an error for texts that have no answer.
-        reduce: Makes less of a raw answer as soon as it is there; gets its place among the window's inputs.
-        finish: Makes the final answers from a window's raw ones.
+        check: Called with a chunk's texts and their ids; raises an error for texts that have no answer.
+        reduce: Makes less of a raw answer as soon as it is there; gets its place among the chunk's inputs.
+        finish: Makes the final answers from a chunk's raw ones.
     """
 
     title: str
     loaded: Loaded[Any]
     answer: Callable[[Batch], Iterable[Any]]
     pooled: bool = False
-    encode: Callable[[Window, How], tuple[Encoded, int]] | None = None
-    check: Callable[[Window, Encoded], None] | None = None
+    encode: Callable[[Chunk, How], tuple[Encoded, int]] | None = None
+    check: Callable[[Chunk, Encoded], None] | None = None
     reduce: Callable[[int, Any], Any] | None = None
-    finish: Callable[[Window, How, list[Any]], list[Answer]] | None = None
+    finish: Callable[[Chunk, How, list[Any]], list[Answer]] | None = None
 
 
 class BatchTooLargeError(MemoryError):
@@ -94,10 +94,10 @@ class BatchTooLargeError(MemoryError):
         super().__init__(f"out of memory on {what}; ask for fewer tokens {much}")
 
 
-def answer_windows(
+def answer_in_chunks(
     question: Question[Answer], rows: Iterable[Row], how: How
 ) -> Iterator[tuple[list[Row], list[Answer]]]:
-    """Answers texts window by window, so that memory does not grow with their number.
+    """Answers texts chunk by chunk, so that memory does not grow with their number.
 
     Args:
         question: What is asked.
@@ -105,31 +105,31 @@ def answer_windows(
         how: How to encode and batch them.
 
     Yields:
-        The rows of a window and their answers, in order.
+        The rows of a chunk and their answers, in order.
     """
     cut = empty = count = 0
     with Bar(question.title, length_hint(rows) or None, show=how.progress) as bar:
-        for window in windows(rows):
-            count = window.before + len(window.rows)
-            if window.last:
+        for chunk in chunks(rows):
+            count = chunk.before + len(chunk.rows)
+            if chunk.last:
                 bar.add(0, count)
-            encoded, some = (question.encode or partial(encoded_texts, question.loaded))(window, how)
+            encoded, some = (question.encode or partial(encoded_texts, question.loaded))(chunk, how)
             cut += some
-            empty += sum(not any(text.strip() for text in row) for row in window.rows)
-            yield window.rows, answer_window(question, window, encoded, how, bar.add)
+            empty += sum(not any(text.strip() for text in row) for row in chunk.rows)
+            yield chunk.rows, answer_chunk(question, chunk, encoded, how, bar.add)
     for how_many, what in ((cut, "were cut"), (empty, "are empty")):
         if how_many:
             logger.info("texts that %s: %s of %s", what, f"{how_many:,}", f"{count:,}")
 
 
 @torch.inference_mode()
-def answer_window(
-    question: Question[Answer], window: Window, encoded: Encoded, how: How, advance: Callable[..., None]
+def answer_chunk(
+    question: Question[Answer], chunk: Chunk, encoded: Encoded, how: How, advance: Callable[..., None]
 ) -> list[Answer]:
-    """Answers a window's texts batch by batch, or one by one if the model's answers depend on padding."""
+    """Answers a chunk's texts batch by batch, or one by one if the model's answers depend on padding."""
     loaded = question.loaded
     if question.check is not None:
-        question.check(window, encoded)
+        question.check(chunk, encoded)
     lengths = [len(item["input_ids"]) for item in encoded]
     dependent = loaded.family.depends_on_batch(loaded.model.config, lengths, question.pooled)
     collate = Collator(loaded.tokenizer.pad_token_id)
@@ -143,16 +143,16 @@ def answer_window(
                 for index, one in zip(batch, question.answer(rows), strict=True):
                     answers[index] = one if question.reduce is None else question.reduce(index, one)
             before, done = done, done + len(batch)
-            advance(done * len(window.rows) // len(encoded) - before * len(window.rows) // len(encoded))
-    return answers if question.finish is None else question.finish(window, how, answers)
+            advance(done * len(chunk.rows) // len(encoded) - before * len(chunk.rows) // len(encoded))
+    return answers if question.finish is None else question.finish(chunk, how, answers)
 
 
-def encoded_texts(loaded: Loaded[Any], window: Window, how: How) -> tuple[Encoded, int]:
-    """Encodes the texts or pairs of a window; also returns how many were cut."""
-    first, *second = (list(texts) for texts in zip(*window.rows, strict=True))
+def encoded_texts(loaded: Loaded[Any], chunk: Chunk, how: How) -> tuple[Encoded, int]:
+    """Encodes the texts or pairs of a chunk; also returns how many were cut."""
+    first, *second = (list(texts) for texts in zip(*chunk.rows, strict=True))
     asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
     items, cut = [], 0
-    for item, encoding in loaded.encodings(first, *second, **asked, name=window.name, before=window.before):
+    for item, encoding in loaded.encodings(first, *second, **asked, name=chunk.name, before=chunk.before):
         items.append(item)
         cut += was_cut(encoding)
     return items, cut

@@ -13,8 +13,8 @@ from mabert.data.entities import OUTSIDE, entities_of
 from mabert.data.passages import Passage, best_answer, passages_of
 from mabert.data.words import Word, in_one_entity, words_of
 from mabert.infer.answers import Batch, Encoded, How, Question
+from mabert.infer.chunks import Chunk
 from mabert.infer.loaded import Loaded
-from mabert.infer.windows import Window
 
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -76,13 +76,13 @@ def tags(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[np.ndarray]]:
     return of_batch
 
 
-def entities(loaded: Loaded[Any], window: Window, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
+def entities(loaded: Loaded[Any], chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
     """Returns the entities that a tagger's probabilities imply, see `TextModel.predict`.
 
     Texts are tokenised a second time: keeping every token's place until then would take more memory than the ids.
     """
     names, answers = loaded.model.config.id2label, []
-    texts = [text for (text,) in window.rows]
+    texts = [text for (text,) in chunk.rows]
     encodings = loaded.encodings(texts, max_length=how.max_length, truncate=bool(how.truncate))
     for text, (_, encoding), probability in zip(texts, encodings, found, strict=True):
         words = words_of(text, encoding)
@@ -148,11 +148,11 @@ def readable(decoder: Any, piece: str | None) -> str | None:
     return piece if text is None or not text.strip() or "\ufffd" in text else text.strip()
 
 
-def check_masks(loaded: Loaded[Any], window: Window, encoded: Encoded, cut: bool) -> None:
+def check_masks(loaded: Loaded[Any], chunk: Chunk, encoded: Encoded, cut: bool) -> None:
     """Raises ValueError unless every text has a mask and keeps all its masks if it was cut."""
     mask, mask_id = loaded.tokenizer.mask_token, loaded.tokenizer.mask_token_id
-    texts: Sequence[str] = [text for (text,) in window.rows]
-    for number, (text, item) in enumerate(zip(texts, encoded, strict=True), window.before + 1):
+    texts: Sequence[str] = [text for (text,) in chunk.rows]
+    for number, (text, item) in enumerate(zip(texts, encoded, strict=True), chunk.before + 1):
         there, left = text.count(mask), item["input_ids"].count(mask_id)
         if not there:
             raise ValueError(f"text {number} has no {mask} to fill: {text[:60]!r}")
@@ -170,17 +170,17 @@ def reading(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
 
 
 class Reader:
-    """Reads one window of questions after another and holds the passages of the current one."""
+    """Reads one chunk of questions after another and holds the passages of the current one."""
 
     def __init__(self, loaded: Loaded[Any]) -> None:
         self.loaded = loaded
         self.passages: list[Passage] = []
 
-    def encode(self, window: Window, how: How) -> tuple[Encoded, int]:
-        """Encodes a window as passages; none is cut short."""
-        questions, contexts = (list(texts) for texts in zip(*window.rows, strict=True))
+    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
+        """Encodes a chunk as passages; none is cut short."""
+        questions, contexts = (list(texts) for texts in zip(*chunk.rows, strict=True))
         limit = self.loaded.limit(how.max_length)
-        where: dict[str, Any] = {"name": window.name, "before": window.before}
+        where: dict[str, Any] = {"name": chunk.name, "before": chunk.before}
         self.passages = passages_of(self.loaded.tokenizer, questions, contexts, max_length=limit, **where)
         return [passage.item for passage in self.passages], 0
 
@@ -190,10 +190,10 @@ class Reader:
         for row, length in zip(logits, batch["attention_mask"].sum(1).tolist(), strict=True):
             yield row[:length]
 
-    def finish(self, window: Window, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Returns the answer to each question of the window."""
+    def finish(self, chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
+        """Returns the answer to each question of the chunk."""
         each, answers = iter(found), []
         for row, passages in groupby(self.passages, key=lambda passage: passage.row):
             own = list(passages)
-            answers.append(best_answer(window.rows[row][1], own, [next(each) for _ in own])._asdict())
+            answers.append(best_answer(chunk.rows[row][1], own, [next(each) for _ in own])._asdict())
         return answers

@@ -16,11 +16,11 @@ from mabert.data.words import Words
 from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, SentenceFolder
 from mabert.infer import heads
-from mabert.infer.answers import How, Question, answer_windows
+from mabert.infer.answers import How, Question, answer_in_chunks
+from mabert.infer.chunks import Row
 from mabert.infer.heads import reading
 from mabert.infer.loaded import Loaded, check_at_least_one, check_precision, device_named, load_for_use
 from mabert.infer.passages import Alone, InContext, Passages
-from mabert.infer.windows import Row
 from mabert.model import MaBertConfig
 from mabert.model.pooling import Pooler, pooler_in
 from mabert.opening.opened import Model, open_model
@@ -255,13 +255,13 @@ class TextModel:
     def vectors(
         self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
-        """Does the work of `embed` on a stream: yields windows of texts with vectors, (D,) each, in constant memory."""
+        """Does the work of `embed` on a stream: yields chunks of texts with vectors, (D,) each, in constant memory."""
         way = self._way(how, pooling, normalize)
         folder = way.folder
         if folder is not None and (folder.prompt or folder.lower):
             rows = ((folder.prepared(text) if isinstance(text, str) else text,) for (text,) in rows)
         answer = heads.vectors(way.loaded, way.pool, way.normalize)
-        return answer_windows(Question("embedding", way.loaded, answer), rows, way.how)
+        return answer_in_chunks(Question("embedding", way.loaded, answer), rows, way.how)
 
     def passage_vectors(
         self,
@@ -273,7 +273,7 @@ class TextModel:
         pooling: str | None = None,
         normalize: bool | None = None,
     ) -> Iterator[Passages]:
-        """Does the work of `passages` on a stream: yields those of each window of texts, in constant memory."""
+        """Does the work of `passages` on a stream: yields those of each chunk of texts, in constant memory."""
         check(PassageTokens, length, "length")
         if not context and (how.truncate or how.max_length is not None):
             given = "truncate" if how.truncate else "max_length"
@@ -286,7 +286,7 @@ class TextModel:
             raise ValueError(f"passages of {length} tokens are asked for; the model has positions for {longest}")
         kind = InContext if context else Alone
         question = kind(way.loaded, way.pool, way.normalize, length, way.folder).question()
-        return (found for _, (found,) in answer_windows(question, rows, way.how))
+        return (found for _, (found,) in answer_in_chunks(question, rows, way.how))
 
     def labels(
         self, rows: Iterable[Row], how: How, *, paired: bool = False
@@ -309,7 +309,7 @@ class TextModel:
                 raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
             if how.truncate:
                 raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
-            return answer_windows(reading(self._read("reader")), rows, how)
+            return answer_in_chunks(reading(self._read("reader")), rows, how)
         if self.opened.use == "tagger":
             if paired:
                 raise ValueError(f"{self.path} tags the words of single texts, and pairs are given")
@@ -317,9 +317,9 @@ class TextModel:
                 raise ValueError(f"{self.path} has the label {odd[0]!r}; those of entities are O, B-TYPE and I-TYPE")
             loaded = self._read("tagger")
             finish = partial(heads.entities, loaded)
-            return answer_windows(Question("tagging", loaded, heads.tags(loaded), finish=finish), rows, how)
+            return answer_in_chunks(Question("tagging", loaded, heads.tags(loaded), finish=finish), rows, how)
         loaded = self._read("classifier")
-        return answer_windows(Question("predicting", loaded, heads.labels(loaded), pooled=True), rows, how)
+        return answer_in_chunks(Question("predicting", loaded, heads.labels(loaded), pooled=True), rows, how)
 
     def guesses(
         self, rows: Iterable[Row], how: How, *, top: int = 5
@@ -328,7 +328,7 @@ class TextModel:
         check_at_least_one(top=top)
         loaded = self._read("masked_lm")
         check = partial(heads.check_masks, loaded, cut=bool(how.truncate))
-        return answer_windows(Question("filling", loaded, heads.guesses(loaded, top), check=check), rows, how)
+        return answer_in_chunks(Question("filling", loaded, heads.guesses(loaded, top), check=check), rows, how)
 
     def _read(self, use: Use) -> Loaded[Any]:
         if use not in self._loaded:
@@ -435,6 +435,6 @@ def text_of(given: Any, words: bool) -> Any:
     return whole_characters(given) if isinstance(given, str) else given
 
 
-def joined(windows: Iterable[tuple[list[Row], list[Any]]]) -> list[Any]:
-    """Returns the answers of all windows."""
-    return [answer for _, answers in windows for answer in answers]
+def joined(chunks: Iterable[tuple[list[Row], list[Any]]]) -> list[Any]:
+    """Returns the answers of all chunks."""
+    return [answer for _, answers in chunks for answer in answers]

@@ -14,8 +14,8 @@ from mabert.data.words import Span
 from mabert.files.sentences import SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import Batch, Encoded, How, Question
+from mabert.infer.chunks import Chunk
 from mabert.infer.loaded import Loaded
-from mabert.infer.windows import Window
 
 _STOP = r"\p{Sentence_Terminal}\u2026"
 _WIDE = r"\u3002\uff01\uff1f\uff61"  # no space stands behind these
@@ -104,7 +104,7 @@ def cut(text: str, tokens: Sequence[Span] | np.ndarray, room: int) -> list[Span]
 
 @dataclass
 class Alone:
-    """Gives each passage the vector that it has as a text of its own; works on one window of texts after another.
+    """Gives each passage the vector that it has as a text of its own; works on one chunk of texts after another.
 
     Attributes:
         loaded: The encoder.
@@ -112,7 +112,7 @@ class Alone:
         normalize: Whether to scale each vector to length one.
         length: Most tokens of a passage, as the model reads it alone: with special tokens and the folder's prompt.
         folder: What the model's folder does to a text.
-        places: Number, first and last + 1 character of each passage of the current window.
+        places: Number, first and last + 1 character of each passage of the current chunk.
     """
 
     loaded: Loaded[Any]
@@ -123,23 +123,23 @@ class Alone:
     places: list[tuple[int, int, int]] = field(default_factory=list)
 
     def question(self) -> Question[Passages]:
-        """Returns the task; its answer to a window is one `Passages`."""
+        """Returns the task; its answer to a chunk is one `Passages`."""
         answer = heads.vectors(self.loaded, self.pool, self.normalize)
         return Question("embedding", self.loaded, answer, encode=self.encode, finish=self.finish)
 
-    def encode(self, window: Window, how: How) -> tuple[Encoded, int]:
-        """Encodes the passages of a window."""
+    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
+        """Encodes the passages of a chunk."""
         self.places, items = [], []
-        texts = [text for (text,) in window.rows]
-        encoded = self._encoded(texts, window.name, window.before)
-        for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), window.before):
+        texts = [text for (text,) in chunk.rows]
+        encoded = self._encoded(texts, chunk.name, chunk.before)
+        for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), chunk.before):
             for (start, end), own in self._divided(number, text, item, self._tokens(text, encoding)[0]):
                 self.places.append((number, start, end))
                 items.append(own)
         return items, 0
 
-    def finish(self, window: Window, how: How, found: list[np.ndarray]) -> list[Passages]:
-        """Returns the passages of a window."""
+    def finish(self, chunk: Chunk, how: How, found: list[np.ndarray]) -> list[Passages]:
+        """Returns the passages of a chunk."""
         vectors = np.vstack([np.zeros((0, self.loaded.model.config.hidden_size), np.float32), *found])
         return [Passages(vectors, *np.array(self.places, dtype=np.int64).reshape(-1, 3).T)]
 
@@ -202,24 +202,24 @@ class InContext(Alone):
     the text's.
 
     Attributes:
-        borders: For each text of the current window that has passages, the first token and last + 1 of each passage.
+        borders: For each text of the current chunk that has passages, the first token and last + 1 of each passage.
     """
 
     borders: list[list[Span]] = field(default_factory=list)
 
     def question(self) -> Question[Passages]:
-        """Returns the task; its answer to a window is one `Passages`."""
+        """Returns the task; its answer to a chunk is one `Passages`."""
         return Question(
             "embedding", self.loaded, self.hidden, encode=self.encode, reduce=self.pooled, finish=self.finish
         )
 
-    def encode(self, window: Window, how: How) -> tuple[Encoded, int]:
-        """Encodes the texts of a window that have passages, and finds these; also counts the texts that were cut."""
+    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
+        """Encodes the texts of a chunk that have passages, and finds these; also counts the texts that were cut."""
         self.places, self.borders, items, cut_short = [], [], [], 0
-        texts = [text for (text,) in window.rows]
+        texts = [text for (text,) in chunk.rows]
         asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
-        encoded = self.loaded.encodings(self._prepared(texts), **asked, name=window.name, before=window.before)
-        for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), window.before):
+        encoded = self.loaded.encodings(self._prepared(texts), **asked, name=chunk.name, before=chunk.before)
+        for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), chunk.before):
             (tokens, places), read, size = self._tokens(text, encoding), (0, len(text)), len(item["input_ids"])
             if was_cut(encoding):
                 cut_short += 1

@@ -9,7 +9,7 @@ from mabert.data import rows
 from mabert.data.entities import sentences_of
 from mabert.data.squad import questions_of
 from mabert.data.words import Words
-from mabert.infer.windows import Row, RowOfTable
+from mabert.infer.chunks import Row, RowOfTable
 
 TEXT_COLUMN = "text"
 

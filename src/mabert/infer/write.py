@@ -1,4 +1,4 @@
-"""Writes answers to files or standard output, each window as soon as it is ready."""
+"""Writes answers to files or standard output, each chunk as soon as it is ready."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,15 +20,15 @@ from mabert.infer.passages import Passages
 from mabert.model import MaBertConfig
 
 
-def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) -> int:
-    """Writes mappings as JSONL, to a file, which appears once complete, or window by window to standard output.
+def write_rows(chunks: Iterable[Iterable[dict[str, Any]]], output: str | None) -> int:
+    """Writes mappings as JSONL, to a file, which appears once complete, or chunk by chunk to standard output.
 
     Returns:
         Their number.
     """
     count = 0
     with sink(output) as file:
-        for rows in windows:
+        for rows in chunks:
             for row in rows:
                 # Parquet has dates and other types that JSON has only as text.
                 file.write((to_json(row, ascii_only=False, default=str) + "\n").encode())
@@ -37,18 +37,18 @@ def write_rows(windows: Iterable[Iterable[dict[str, Any]]], output: str | None) 
     return count
 
 
-def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: str | None) -> int:
+def write_vectors(chunks: Iterable[Sequence[np.ndarray]], width: int, output: str | None) -> int:
     """Writes vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL, one `vector` per line.
 
     Returns:
         Their number.
     """
     if output is None or Path(output).suffix != ".npy":
-        return write_rows((({"vector": vector.tolist()} for vector in vectors) for vectors in windows), output)
+        return write_rows((({"vector": vector.tolist()} for vector in vectors) for vectors in chunks), output)
 
     def fill(file: BinaryIO) -> int:
         count = 0
-        for vectors in windows:
+        for vectors in chunks:
             file.write(np.stack(vectors).astype(np.float32).tobytes())
             count += len(vectors)
         return count
@@ -56,11 +56,11 @@ def write_vectors(windows: Iterable[Sequence[np.ndarray]], width: int, output: s
     return write_npy(fill, width, output)
 
 
-def write_passages(windows: Iterable[Passages], width: int, output: str | None, beside: str | None) -> int:
+def write_passages(chunks: Iterable[Passages], width: int, output: str | None, beside: str | None) -> int:
     """Writes passages as JSONL, one `text`, `start`, `end` and `vector` per line.
 
     Args:
-        windows: The passages.
+        chunks: The passages.
         width: Numbers of a vector.
         output: The file; None for standard output.
         beside: A second file for all but the vectors, which then make one `.npy`, as in `write_vectors`; it appears
@@ -70,10 +70,10 @@ def write_passages(windows: Iterable[Passages], width: int, output: str | None, 
         Their number.
     """
     if output is None or beside is None:
-        return write_rows(map(rows_of, windows), output)
+        return write_rows(map(rows_of, chunks), output)
 
     def placed(file: BinaryIO) -> Iterator[Iterator[dict[str, int]]]:
-        for found in windows:
+        for found in chunks:
             file.write(found.vectors.tobytes())
             yield places_of(found)
 

@@ -13,9 +13,9 @@ from rich.console import Console
 
 import mabert
 from mabert.infer import answers
-from mabert.infer import windows as windowing
+from mabert.infer import chunks as chunking
 from mabert.infer.answers import How
-from mabert.infer.windows import windows
+from mabert.infer.chunks import chunks
 from mabert.machine import progress
 from mabert.machine.progress import Bar
 
@@ -27,17 +27,17 @@ HOW = How(progress=False)
 def test_windows_hold_every_row_once_in_order_and_keep_to_their_size(sizes, pair):
     rows = [("x" * size, "y") if pair else ("x" * size,) for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windowing, "TEXTS", 4)
-        patch.setattr(windowing, "CHARACTERS", 16)
-        cut = list(windows(iter(rows)))
-    assert [row for window in cut for row in window.rows] == rows
-    assert [window.before for window in cut] == [sum(len(w.rows) for w in cut[:at]) for at in range(len(cut))]
-    for window in cut:
-        assert 1 <= len(window.rows) <= 4
-        assert sum(len(text) for row in window.rows[:-1] for text in row) < 16
-    for window in cut[:-1]:
-        assert not window.last
-        assert len(window.rows) == 4 or sum(len(text) for row in window.rows for text in row) >= 16
+        patch.setattr(chunking, "TEXTS", 4)
+        patch.setattr(chunking, "CHARACTERS", 16)
+        cut = list(chunks(iter(rows)))
+    assert [row for chunk in cut for row in chunk.rows] == rows
+    assert [chunk.before for chunk in cut] == [sum(len(w.rows) for w in cut[:at]) for at in range(len(cut))]
+    for chunk in cut:
+        assert 1 <= len(chunk.rows) <= 4
+        assert sum(len(text) for row in chunk.rows[:-1] for text in row) < 16
+    for chunk in cut[:-1]:
+        assert not chunk.last
+        assert len(chunk.rows) == 4 or sum(len(text) for row in chunk.rows for text in row) >= 16
 
 
 @pytest.mark.parametrize("limit", [("TEXTS", 3), ("CHARACTERS", 30), ("TEXTS", 1)])
@@ -48,21 +48,21 @@ def test_answers_are_those_of_all_texts_at_once(masked_lm, classifier, monkeypat
     alone = embedding.embed(texts, deterministic=True)
     labels = labelling.predict(texts, texts[::-1], deterministic=True)
     guesses = embedding.fill_mask([f"[MASK] {text}" for text in texts], deterministic=True)
-    monkeypatch.setattr(windowing, *limit)
+    monkeypatch.setattr(chunking, *limit)
     np.testing.assert_allclose(embedding.embed(texts), vectors, rtol=1e-5, atol=2e-6)
     np.testing.assert_array_equal(embedding.embed(texts, deterministic=True), alone)
     assert labelling.predict(texts, texts[::-1], deterministic=True) == labels
     assert embedding.fill_mask([f"[MASK] {text}" for text in texts], deterministic=True) == guesses
-    rows = [row for window, _ in labelling.labels(iter([(text,) for text in texts]), HOW) for row in window]
+    rows = [row for chunk, _ in labelling.labels(iter([(text,) for text in texts]), HOW) for row in chunk]
     assert rows == [(text,) for text in texts]
 
 
 def test_no_texts_are_no_windows_and_a_full_one_does_not_wait_for_what_comes_next(masked_lm, classifier, monkeypatch):
-    assert list(windows([])) == []
+    assert list(chunks([])) == []
     assert mabert.load(masked_lm).fill_mask([]) == mabert.load(classifier).predict([], []) == []
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     source = iter([("0",), ("1",), ("2",)])
-    assert next(windows(source)).rows == [("0",), ("1",)]
+    assert next(chunks(source)).rows == [("0",), ("1",)]
     assert next(source) == ("2",)
 
 
@@ -71,7 +71,7 @@ class Text(str):
 
 
 def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch):
-    monkeypatch.setattr(windowing, "TEXTS", 8)
+    monkeypatch.setattr(chunking, "TEXTS", 8)
     alive, most = set(), 0
 
     def source(count):
@@ -90,7 +90,7 @@ def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch):
 
 
 def test_a_text_that_is_wrong_has_its_number_in_the_whole_input(masked_lm, monkeypatch):
-    monkeypatch.setattr(windowing, "TEXTS", 3)
+    monkeypatch.setattr(chunking, "TEXTS", 3)
     model = mabert.load(masked_lm)
     texts = [*WORDS, "bird " * 40, "wind"]
     message = (
@@ -109,7 +109,7 @@ def test_a_text_that_is_wrong_has_its_number_in_the_whole_input(masked_lm, monke
 
 @pytest.mark.parametrize(("known", "totals"), [(True, [5]), (False, [None, 5])])
 def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, monkeypatch, known, totals):
-    monkeypatch.setattr(windowing, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     told, done = [], []
 
     class Spy(Bar):

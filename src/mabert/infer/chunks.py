@@ -1,4 +1,4 @@
-"""A stream of texts in windows, large enough to batch texts of similar lengths, however many there are."""
+"""A stream of texts in chunks, large enough to batch texts of similar lengths, however many there are."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class RowOfTable(Row):
 
 TEXTS = 16_384
 CHARACTERS = 8_000_000
-"""Most characters of a window, except for its last text. Ids are Python lists, up to 40 bytes a token: about 100 MB."""
+"""Most characters of a chunk, except for its last text. Ids are Python lists, up to 40 bytes a token: about 100 MB."""
 
 
 @dataclass(frozen=True)
-class Window:
+class Chunk:
     """Consecutive texts of a stream.
 
     Attributes:
@@ -45,15 +45,15 @@ class Window:
         return f"the input, texts {self.before + 1} to {self.before + len(self.rows)}"
 
 
-def windows(rows: Iterable[Row]) -> Iterator[Window]:
-    """Yields all rows window by window; nothing if there are no rows."""
+def chunks(rows: Iterable[Row]) -> Iterator[Chunk]:
+    """Yields all rows chunk by chunk; nothing if there are no rows."""
     held: list[Row] = []
     characters = before = 0
     for row in rows:
         held.append(row)
         characters += sum(len(text) for text in row if isinstance(text, str))  # `encode_texts` refuses anything else
         if len(held) == TEXTS or characters >= CHARACTERS:
-            yield Window(held, before, last=False)
+            yield Chunk(held, before, last=False)
             before, held, characters = before + len(held), [], 0
     if held:
-        yield Window(held, before, last=True)
+        yield Chunk(held, before, last=True)
