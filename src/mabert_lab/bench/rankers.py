@@ -14,10 +14,15 @@ from mabert.conversion.teacher import Teacher, student_of
 from mabert.data.encode import encode_texts
 from mabert.files.places import find
 from mabert.infer.loaded import Loaded, device_named, load_for_use
+from mabert.infer.model import TextModel, load
+from mabert.infer.passages import Passages
 from mabert.machine.precision import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
 from mabert.opening.opened import open_model
+
+PASSAGE = 128
+"""Maximum tokens of a passage."""
 
 READS = 4096
 """Maximum tokens of a text that are read."""
@@ -69,6 +74,29 @@ class ByVectors:
         return self.index(queries) @ index.T
 
 
+class ByPassages:
+    """Cosine similarity of a text's most similar passage.
+
+    Args:
+        model: The model.
+        context: Whether passages come out of one pass over their text, which is cut where the model ends.
+    """
+
+    def __init__(self, model: TextModel, context: bool) -> None:
+        self.model, self.context = model, context
+
+    def index(self, texts: Sequence[str]) -> tuple[Passages, int]:
+        way: dict[str, Any] = {"context": self.context, "truncate": self.context, "normalize": True, "progress": False}
+        return self.model.passages(texts, PASSAGE, **way), len(texts)
+
+    def scores(self, queries: Sequence[str], index: tuple[Passages, int]) -> np.ndarray:
+        passages, texts = index
+        near = self.model.embed(queries, normalize=True, truncate=True, progress=False) @ passages.vectors.T
+        found = np.full((texts, len(queries)), -np.inf, dtype=near.dtype)
+        np.maximum.at(found, passages.text, near.T)
+        return found.T
+
+
 class ByTfIdf:
     """Cosine similarity of TF-IDF vectors."""
 
@@ -104,6 +132,12 @@ class ByBm25:
 WORDS: dict[str, Callable[[], Ranker]] = {"BM25": ByBm25, "TF-IDF": ByTfIdf}
 
 
+def together(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Returns the scores of vectors and words together, (queries, texts)."""
+    ways = ((way - way.mean(1, keepdims=True)) / way.std(1, keepdims=True).clip(1e-9) for way in (vectors, words))
+    return sum(ways)
+
+
 def rankers_of(name: str) -> dict[str, Ranker]:
     """Returns a model's retrieval methods for texts of up to `READS` tokens.
 
@@ -112,8 +146,9 @@ def rankers_of(name: str) -> dict[str, Ranker]:
             runs as a MaBERT that keeps all its layers, after a check that the outputs agree.
 
     Returns:
-        One method if the model has enough positions. Otherwise its first tokens and the mean over windows; for an
-        encoder with a table of positions also those of `POSITIONS`.
+        The whole text if the model has enough positions. Otherwise its first tokens and the mean over windows; for an
+        encoder with a table of positions also those of `POSITIONS`. For all, the best passage of a text, alone and in
+        context.
 
     Raises:
         FileNotFoundError: If there is no such model.
@@ -123,7 +158,7 @@ def rankers_of(name: str) -> dict[str, Ranker]:
     if place.fields.get("model_type") == MaBertConfig.model_type:
         loaded = load_for_use(open_model(place), "encoder", precision="auto").prepacked()
         own = loaded.model.config.pooling
-        return within_and_beyond(name, loaded, own if own in ("mean", "cls") else "mean")
+        return within_and_beyond(name, loaded, own if own in ("mean", "cls") else "mean") | by_passages(name)
     known = Teacher.at(place)
     pooling = "mean" if known.sentences is None else known.sentences.pooling
     rankers = within_and_beyond(name, ready(known, known.copy), pooling)
@@ -134,7 +169,16 @@ def rankers_of(name: str) -> dict[str, Ranker]:
             with torch.no_grad():
                 longer.base_model.embeddings.position_embeddings.weight.copy_(lengthen(table.weight, READS))
             rankers[f"{name}, {way} positions"] = ByVectors(ready(known, longer), pooling, READS)
-    return rankers
+    return rankers | by_passages(name)
+
+
+def by_passages(name: str) -> dict[str, Ranker]:
+    """Returns the methods that look for the best passage."""
+    model = load(name, precision="auto")
+    return {
+        f"{name}, best passage": ByPassages(model, False),
+        f"{name}, best passage in context": ByPassages(model, True),
+    }
 
 
 def ready(known: Teacher, model: Any) -> Loaded[Any]:

@@ -2,8 +2,10 @@
 
 import itertools
 import random
+import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,10 +13,12 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from scipy.stats import binomtest
 
 from mabert.data.corpus import read_documents
+from mabert.data.rows import read_rows
 from mabert.machine.precision import resolve_precision
-from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of
+from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of, together
 from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.english import split_sentences
 
@@ -59,14 +63,16 @@ class Search:
     Attributes:
         name: Kind of search.
         length: Approximate tokens of the texts; None for mixed lengths.
-        queries: Each should find the text of the same index.
-        texts: As many as queries.
+        queries: Each should find one text.
+        texts: The texts.
+        own: Index of each query's text; default, that of the query.
     """
 
     name: str
     length: int | None
     queries: list[str]
     texts: list[str]
+    own: list[int] | None = None
 
 
 def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
@@ -89,7 +95,26 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     articles = draws.sample(there, ARTICLES)
     hidden = [hide(length, articles, draws) for length in LENGTHS]
     by_article = [by_first_sentence(articles), by_second_half(articles), by_late_sentence(articles, draws)]
+    defined = [article for article in there if definition_in(sentences_of(article)[0])]
+    by_article.append(by_common_words(articles))
+    if len(defined) >= ARTICLES:
+        by_article.append(by_definition(draws.sample(defined, ARTICLES)))
     return [*by_article, *itertools.chain(*hidden)]
+
+
+def own_search(path: str) -> Search:
+    """Reads questions of one's own, a table of `question` and `text`; each should find its text among all texts.
+
+    Raises:
+        ValueError: If a row lacks one of them, or there are fewer than two texts.
+    """
+    rows = [(str(row["question"]), str(row["text"])) for _, row in read_rows(Path(path), ("question", "text"))]
+    place = {text: number for number, text in enumerate(dict.fromkeys(text for _, text in rows))}
+    if len(place) < 2:
+        raise ValueError(f"{path}: all questions have the same text; a search needs two texts or more")
+    return Search(
+        "own questions", None, [question for question, _ in rows], list(place), [place[text] for _, text in rows]
+    )
 
 
 def sentences_of(article: str) -> list[str]:
@@ -129,6 +154,51 @@ def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
     return Search("late sentence", None, queries, texts)
 
 
+_DEFINITION = re.compile(r"(.{2,160}?)\s(?:is|was|are|were)\s((?:an?|the|one of)\s.+)", re.DOTALL)
+
+_WORD = re.compile(r"\w+")
+
+RARE = 0.05
+"""Words in at most this share of the articles are rare."""
+
+
+def definition_in(sentence: str) -> str | None:
+    """Returns what a sentence says that something is, without words of the thing's name and their forms; None if it
+    defines nothing, or too briefly."""
+    found = _DEFINITION.match(sentence)
+    if found is None:
+        return None
+    stems = tuple(word[: max(4, len(word) - 2)] for word in _WORD.findall(found[1].lower()) if len(word) > 3)
+    kept = _without(found[2], lambda word: word.startswith(stems))
+    return kept if len(_WORD.findall(kept)) >= QUERY else None
+
+
+def by_definition(articles: Sequence[str]) -> Search:
+    """Makes the search in which the definition in an article's first sentence, without the defined words, finds the
+    rest: who asks so knows what it is, and not its name."""
+    split = [sentences_of(article) for article in articles]
+    return Search(
+        "definition", None, [definition_in(each[0]) or "" for each in split], [" ".join(each[1:]) for each in split]
+    )
+
+
+def by_common_words(articles: Sequence[str]) -> Search:
+    """Makes the search of `by_first_sentence` without each rare word of a query that its text has too: what is left
+    are words of many texts, and words that only the query has. Queries that this leaves too short are left out."""
+    whole = by_first_sentence(articles)
+    words = [set(_WORD.findall(text.lower())) for text in whole.texts]
+    having = Counter(itertools.chain(*words))
+    rare = {word for word, number in having.items() if number <= RARE * len(articles)}
+    queries = [_without(query, (rare & own).__contains__) for query, own in zip(whole.queries, words, strict=True)]
+    kept = [number for number, query in enumerate(queries) if len(_WORD.findall(query)) >= QUERY]
+    return Search("other words", None, [queries[number] for number in kept], whole.texts, kept)
+
+
+def _without(text: str, goes: Callable[[str], bool]) -> str:
+    kept = _WORD.sub(lambda found: "" if goes(found[0].lower()) else found[0], text)
+    return " ".join(each for each in kept.split() if _WORD.search(each))
+
+
 def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator[Search]:
     """Yields LongEmbed's two synthetic tasks (Zhu et al., 2024, arXiv 2404.12096) at one length: a passkey in repeated
     sentences, and a fact in prose, at a random place."""
@@ -158,62 +228,85 @@ DOCUMENTS = 20_000
 """Number of documents, from the first on, among which articles are chosen."""
 
 
-def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
-    """Measures models, BM25 and TF-IDF; prints the tables, and writes a dated file after each method.
+def run(models: Sequence[str], data: str | None, output: Path, questions: str | None = None) -> dict[str, Any]:
+    """Measures models, BM25 and TF-IDF, and each model together with BM25; prints the tables, and writes a dated file
+    after each method.
 
     Args:
         models: See `rankers_of`.
-        data: Documents as `mabert pretrain` takes them, on which no model was trained.
+        data: Documents as `mabert pretrain` takes them, on which no model was trained; None asks `questions` alone.
         output: Folder for the result.
+        questions: A table of questions of one's own, see `own_search`.
 
     Returns:
-        `scores`, by method a list of `measured` for each task; `data` and `precision`.
+        `scores`, by method a list of `measured` for each task; `data`, `questions` and `precision`.
     """
-    searches = searches_of(itertools.islice(read_documents(data), DOCUMENTS))
-    rankers = [(name, make()) for name, make in WORDS.items()]
-    rankers += [pair for model in models for pair in rankers_of(model).items()]
+    searches = [] if data is None else searches_of(itertools.islice(read_documents(data), DOCUMENTS))
+    searches += [] if questions is None else [own_search(questions)]
+    rankers = [pair for model in models for pair in rankers_of(model).items()]
+    bm25 = WORDS["BM25"]()
+    by_words = [bm25.scores(search.queries, bm25.index(search.texts)) for search in searches]
     result: dict[str, Any] = {
         "environment": measured_on(),
         "data": data,
+        "questions": questions,
         "precision": resolve_precision("auto"),
         "scores": {},
     }
 
-    def job(name: str, ranker: Ranker) -> None:
+    def job(name: str, ranker: Ranker, both: bool) -> None:
         ranker.index(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
-        result["scores"][name] = [measured(ranker, search) for search in searches]
+        found = [(search, *timed(ranker, search)) for search in searches]
+        result["scores"][name] = [measured(*each) for each in found]
+        if both:
+            result["scores"][f"{name}, with BM25"] = [
+                measured(search, together(scores, words), ms)
+                for (search, scores, ms), words in zip(found, by_words, strict=True)
+            ]
 
-    return record(result, {name: partial(job, name, ranker) for name, ranker in rankers}, show, output, "retrieval")
+    jobs = {name: partial(job, name, make(), False) for name, make in WORDS.items()}
+    jobs |= {name: partial(job, name, ranker, True) for name, ranker in rankers}
+    return record(result, jobs, show, output, "retrieval")
 
 
-def measured(ranker: Ranker, search: Search) -> dict[str, Any]:
-    """Measures one method on one search.
-
-    Returns:
-        `task`, `length`, the number of `texts`; `top1`, the share of queries whose text ranks first; `mrr10`, the mean
-        reciprocal rank within the top ten; `ms`, the time to index one text.
-    """
+def timed(ranker: Ranker, search: Search) -> tuple[np.ndarray, float]:
+    """Returns the scores, (queries, texts), and the milliseconds to index a text."""
     began = time.perf_counter()
     index = ranker.index(search.texts)
     took = time.perf_counter() - began
-    places = places_of(ranker.scores(search.queries, index))
+    return ranker.scores(search.queries, index), 1e3 * took / len(search.texts)
+
+
+def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
+    """Sums up the scores of one method on one search.
+
+    Returns:
+        `task`, `length`, the numbers of `texts` and of `queries`; `top1`, the share of queries whose text ranks first,
+        with its 95% interval after Wilson (1927); `mrr10`, the mean reciprocal rank within the top ten; `ms`.
+    """
+    places = places_of(scores, search.own)
+    first = int((places == 1).sum())
     return {
         "task": search.name,
         "length": search.length,
         "texts": len(search.texts),
-        "top1": float((places == 1).mean()),
+        "queries": len(places),
+        "top1": first / len(places),
+        "top1_interval": list(binomtest(first, len(places)).proportion_ci(method="wilson")),
         "mrr10": float(np.where(places <= 10, 1 / places, 0).mean()),
-        "ms": 1e3 * took / len(search.texts),
+        "ms": ms,
     }
 
 
-def places_of(scores: np.ndarray) -> np.ndarray:
+def places_of(scores: np.ndarray, own: Sequence[int] | None = None) -> np.ndarray:
     """Returns the rank of each query's own text, from 1, (queries,); ties rank before it.
 
     Args:
-        scores: (queries, texts), the own text on the diagonal.
+        scores: (queries, texts).
+        own: Index of each query's text; default, that of the query.
     """
-    return (scores >= scores.diagonal()[:, None]).sum(1)
+    queries = np.arange(len(scores))
+    return (scores >= scores[queries, queries if own is None else own][:, None]).sum(1)
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
@@ -224,10 +317,18 @@ def show(console: Console, result: dict[str, Any]) -> None:
     heads = [head for n in articles for head in (f"{first[n]['task']}: top-1", "MRR@10", "ms a text")]
     lines = []
     for name, row in scores.items():
-        cells = ((f"{row[n]['top1']:.3f}", f"{row[n]['mrr10']:.3f}", f"{row[n]['ms']:.1f}") for n in articles)
+        cells = (
+            (
+                f"{row[n]['top1']:.3f} [{row[n]['top1_interval'][0]:.2f}, {row[n]['top1_interval'][1]:.2f}]",
+                f"{row[n]['mrr10']:.3f}",
+                f"{row[n]['ms']:.1f}",
+            )
+            for n in articles
+        )
         lines.append((name, *itertools.chain(*cells)))
     console.print(table(f"{first[0]['texts']} articles", [""], heads, lines))
     hidden = [number for number, row in enumerate(first) if row["length"] is not None]
-    heads = [f"{first[n]['task']} {first[n]['length']:,}" for n in hidden]
-    lines = [(name, *(f"{row[n]['top1']:.2f}" for n in hidden)) for name, row in scores.items()]
-    console.print(table("hidden facts, top-1 by tokens", [""], heads, lines))
+    if hidden:
+        heads = [f"{first[n]['task']} {first[n]['length']:,}" for n in hidden]
+        lines = [(name, *(f"{row[n]['top1']:.2f}" for n in hidden)) for name, row in scores.items()]
+        console.print(table("hidden facts, top-1 by tokens", [""], heads, lines))

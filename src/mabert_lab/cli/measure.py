@@ -61,6 +61,8 @@ def add_bench(commands: Any) -> None:
     add("files", "report", "similarity", "retrieval", nargs="*", metavar="FILE", help=f"{files}FOLDER:int8 for 8 bits)")
     data = "for similarity: folder with GLUE [hub]; for retrieval: files of documents"
     add("--data", "similarity", "retrieval", help=data)
+    own = "table of questions and texts of your own, with columns question and text, such as a JSONL file"
+    add("--questions", "retrieval", metavar="FILE", help=own)
     models = "families such as mabert, bert and albert [all seven], or model folders; with an engine: bert:openvino"
     add("--models", "models", "lengths", nargs="+", metavar="NAME", help=models)
     dtype = "bfloat16, float32 [bfloat16 where the processor has instructions for it]"
@@ -104,7 +106,7 @@ def run_bench(options: argparse.Namespace) -> None:
         for name, tasks in bench.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
             say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in tasks.items()))
     elif options.what == "retrieval":
-        bench.run(options.files, options.data, output)
+        bench.run(options.files, options.data, output, options.questions)
     elif options.what == "lengths":
         rivals = bench.RIVALS if options.models is None else [name for name in options.models if name != "mabert"]
         budget = bench.BUDGET if options.budget is None else options.budget
@@ -158,7 +160,7 @@ def check_bench(options: argparse.Namespace) -> None:
         raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
     if options.what in options.takers["data"] and not options.files:
         raise ValueError(f"bench {options.what} has no model; name one folder or several")
-    if options.what == "retrieval" and options.data is None:
+    if options.what == "retrieval" and options.data is None and options.questions is None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
     for name in ("limit", "budget"):
         if options.quick and getattr(options, name) is not None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -11,15 +12,19 @@ from hypothesis import strategies as st
 
 from mabert.data.tokenizer import load_tokenizer
 from mabert_lab.bench import rankers, retrieval
-from mabert_lab.bench.rankers import ByBm25, ByTfIdf, grouped, rankers_of
+from mabert_lab.bench.rankers import ByBm25, ByTfIdf, grouped, rankers_of, together
 from mabert_lab.bench.retrieval import (
+    by_common_words,
     by_first_sentence,
     by_late_sentence,
     by_second_half,
+    definition_in,
     hide,
     measured,
+    own_search,
     places_of,
     searches_of,
+    timed,
 )
 from mabert_lab.cli import main
 from tests.conversion.helpers import saved_teacher
@@ -49,6 +54,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(retrieval, "FACTS", 3)
     monkeypatch.setattr(retrieval, "LENGTHS", (40, 90))
     monkeypatch.setattr(rankers, "READS", READS)
+    monkeypatch.setattr(rankers, "PASSAGE", 20)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +118,7 @@ def test_the_same_seed_gives_the_same_searches_and_another_others():
         ("first sentence", None),
         ("second half", None),
         ("late sentence", None),
+        ("other words", None),
         *((name, length) for length in (40, 90) for name in ("passkey", "needle")),
     ]
 
@@ -145,9 +152,9 @@ def test_bm25_is_its_formula():
 @pytest.mark.parametrize("ranker", [ByBm25, ByTfIdf])
 def test_words_find_what_has_them(ranker):
     search = by_second_half([" ".join([word, *WORDS[:20], word]) for word in ("alpha", "beta", "gamma")])
-    told = measured(ranker(), search)
-    assert (told["top1"], told["mrr10"], told["texts"]) == (1, 1, 3)
-    assert told["ms"] > 0
+    found = measured(search, *timed(ranker(), search))
+    assert (found["top1"], found["mrr10"], found["texts"], found["queries"]) == (1, 1, 3, 3)
+    assert found["ms"] > 0
 
 
 @settings(max_examples=30)
@@ -168,9 +175,11 @@ def test_a_teacher_reads_in_every_way(teacher):
         "interpolated positions",
         "grouped positions",
         "recurrent positions",
+        "best passage",
+        "best passage in context",
     )
     assert list(ways) == [f"{teacher}, {end}" for end in ends]
-    first, windows, interpolated, grouped_, recurrent = ways.values()
+    first, windows, interpolated, grouped_, recurrent, *_ = ways.values()
     (long,) = prose(1)
     longer = long + " " + long.split()[0]
     words = load_tokenizer(teacher)
@@ -182,13 +191,13 @@ def test_a_teacher_reads_in_every_way(teacher):
         np.testing.assert_allclose(ranker.index([cut])[0], first.index([cut])[0], atol=1e-5)
     for ranker in (interpolated, grouped_):
         assert not np.allclose(ranker.index([cut])[0], first.index([cut])[0], atol=1e-3)
-    for ranker in ways.values():  # what lies beyond what is read is not looked at
+    for ranker in (first, windows, interpolated, grouped_, recurrent):  # what lies beyond what is read is not looked at
         np.testing.assert_allclose(ranker.index([long])[0], ranker.index([longer])[0], atol=1e-6)
 
 
 def test_a_model_with_enough_positions_reads_the_whole(tmp_path):
     place = saved_teacher(tmp_path / "long", positions=READS)
-    assert list(rankers_of(str(place))) == [str(place)]
+    assert list(rankers_of(str(place))) == [str(place), f"{place}, best passage", f"{place}, best passage in context"]
 
 
 def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
@@ -200,14 +209,68 @@ def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
     assert "needle 90" in told
     (file,) = (tmp_path / "out").glob("*-retrieval.json")
     result = json.loads(file.read_text())
-    assert set(result) == {"environment", "data", "precision", "scores"}
+    assert set(result) == {"environment", "data", "questions", "precision", "scores"}
     assert list(result["scores"])[:2] == ["BM25", "TF-IDF"]
-    assert len(result["scores"]) == 7
+    assert len(result["scores"]) == 2 + 2 * 7
+    tasks = ["first sentence", "second half", "late sentence", "other words", *["passkey", "needle"] * 2]
     for rows in result["scores"].values():
-        assert [row["task"] for row in rows] == [
-            "first sentence",
-            "second half",
-            "late sentence",
-            *["passkey", "needle"] * 2,
-        ]
-        assert all(0 <= row["top1"] <= row["mrr10"] <= 1 for row in rows)
+        assert [row["task"] for row in rows] == tasks
+        for row in rows:
+            low, high = row["top1_interval"]
+            assert 0 <= low <= row["top1"] <= high <= 1
+            assert row["top1"] <= row["mrr10"] <= 1
+
+
+def test_questions_of_ones_own_are_asked_of_their_texts_alone(tmp_path, capsys, teacher):
+    rows = [("cat", "a red cat sat"), ("mouse", "the grey mouse ran"), ("sat", "a red cat sat")]
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(json.dumps({"question": question, "text": text}) for question, text in rows))
+    search = own_search(str(file))
+    assert (search.texts, search.own) == (["a red cat sat", "the grey mouse ran"], [0, 1, 0])
+    assert main(["bench", "retrieval", str(teacher), "--questions", str(file), "-o", str(tmp_path / "out")]) == 0
+    (written,) = (tmp_path / "out").glob("*-retrieval.json")
+    assert json.loads(written.read_text())["scores"]["BM25"][0]["top1"] == 1
+    file.write_text(json.dumps({"question": "cat", "text": "a red cat sat"}))
+    assert main(["bench", "retrieval", str(teacher), "--questions", str(file)]) == 2
+    assert "own.jsonl: all questions have the same text; a search needs two texts or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sentence", "question"),
+    [
+        (
+            "The Beastie Boys were an American hip hop group of three boys that formed in New York City in 1981.",
+            "an American hip hop group of three that formed in New York City in 1981.",
+        ),
+        ("Rosebud was a schooner.", None),
+        ("Nobody knows what the name of this old village on the hill may have meant to them.", None),
+    ],
+)
+def test_a_definition_names_no_form_of_what_it_defines(sentence, question):
+    assert definition_in(sentence) == question
+
+
+def test_questions_in_other_words_share_only_common_words_with_their_text():
+    draws = random.Random(0)
+    common, rare = [word.strip(".") for word in WORDS], iter([f"rare{number}" for number in range(10_000)])
+    articles = []
+    for _ in range(40):
+        own = [next(rare) for _ in range(2)]
+        first = [*draws.choices(common, k=10), *own, next(rare)]
+        articles.append(article([first, [*draws.choices(common, k=10), *own]]))
+    search = by_common_words(articles)
+    assert search.own == list(range(40))
+    for query, whole, text in zip(search.queries, articles, search.texts, strict=True):
+        words = re.findall(r"\w+", query.lower())
+        shared = {word for word in words if word in re.findall(r"\w+", text.lower())}
+        assert not any(word.startswith("rare") for word in shared)
+        assert sum(word.startswith("rare") for word in words) == 1, "what the text lacks stays"
+        assert set(words) <= set(re.findall(r"\w+", whole.lower()))
+
+
+def test_vectors_and_words_count_alike_whatever_their_scales():
+    draws = np.random.default_rng(0)
+    vectors, words = draws.normal(size=(2, 5, 7))
+    both = together(vectors, words)
+    np.testing.assert_allclose(together(3 * vectors + 1, words / 5 - 2), both)
+    np.testing.assert_allclose(together(words, vectors), both)
