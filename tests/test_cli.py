@@ -401,6 +401,13 @@ def test_a_size_that_is_no_batch_is_refused(capsys, size):
     assert "must be tokens, 512, or rows and tokens, 32x512" in capsys.readouterr().err
 
 
+def test_options_may_stand_before_the_texts():
+    behind, before = ["embed", "m", "t.txt", "--pooling", "cls"], ["embed", "m", "--pooling", "cls", "t.txt"]
+    assert vars(cli.parse(before)) | {"parser": None} == vars(cli.parse(behind)) | {"parser": None}
+    with pytest.raises(SystemExit):
+        cli.parse([*before, "u.txt"])
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

@@ -78,6 +78,8 @@ def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse
     """Parses the command line; a recipe's fields may stand anywhere among the options."""
     top = parser(more)
     options, rest = top.parse_known_args(arguments)
+    if rest and not rest[0].startswith("-") and getattr(options, "input", "") is None:
+        options.input = rest.pop(0)  # argparse takes a file that may be left out only if no option stands before it
     stray = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(options, "fields")]
     if stray:
         meant = [near for word in stray for near in get_close_matches(word, options.parser._option_string_actions, 1)]
