@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import signal
 import socket
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from mabert.ops import depthwise_conv1d, selective_scan, softmax_attention
 pytest_plugins = ["pytester", "tests.tiers"]
 
 # How long an example takes, and how long it takes to draw some, also depends on what else the machine does.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("busy", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 
@@ -34,6 +35,13 @@ def compiled_kernels(one_thread_from_the_start, request):
     selective_scan(mixed, torch.ones(1, 2, 3), a, b, b).sum().backward()
     with torch.no_grad():
         softmax_attention(*(torch.ones(1, 2, 32) for _ in range(3)), 1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_collection(compiled_kernels):
+    """What was there before is not looked through for garbage, which Trainer collects after each training."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,6 @@
 """Teachers in folders, and a text to convert them on."""
 
 import contextlib
-import gc
 
 import pytest
 import torch
@@ -23,14 +22,6 @@ def make_small(patch=None):
     """Pieces of 16 tokens and more: with steps of 160 a conversion of 1,000 tokens has eight."""
     patch = patch or pytest.MonkeyPatch()
     patch.setattr(pieces, "SHORTEST", 16)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quick_collection():
-    """What the imports brought is not looked through for garbage, which Trainer collects after each training."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

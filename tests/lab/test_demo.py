@@ -212,6 +212,7 @@ def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, tmp_path):
         blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         if page == "README.md" and not is_installed():
             del blocks[0]  # which needs a teacher's weights
+        blocks = [block.replace("tokens=30_000", "tokens=3_000") for block in blocks]  # as far as the test is concerned
         command = [sys.executable, "-c", "\n".join(blocks)]
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
