@@ -12,6 +12,7 @@ from mabert import MaBertForMaskedLM
 from mabert.baselines.uses import compile_layers
 from mabert.model import attention
 from mabert.train.pretrain import pretrain
+from mabert.train.recipe import Stage
 from tests.model.helpers import build, config
 from tests.train.helpers import recipe, tokenizer
 
@@ -38,6 +39,7 @@ def trained(folder, **training):
     """Returns losses after each step, and the names of the weights."""
     folder.mkdir()
     plan = recipe(folder, steps=3, warmup_steps=1, log_steps=1, **training)
+    plan.stages = [Stage(12, 1.0)]
     result = pretrain(plan, folder / "run", tokenizer=tokenizer(), progress=False)
     losses = [entry["loss"] for entry in result["outcome"]["history"] if "loss" in entry]
     return torch.tensor(losses), set(load_file(folder / "run/model.safetensors"))
