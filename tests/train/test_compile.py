@@ -45,7 +45,8 @@ def trained(folder, **training):
     return torch.tensor(losses), set(load_file(folder / "run/model.safetensors"))
 
 
-@pytest.mark.parametrize("packing", ["none", pytest.param("pack", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", ["none", "pack"])
 def test_compiled_layers_learn_the_same(tmp_path, quick, packing):
     plain = trained(tmp_path / "plain", packing=packing)
     assert not counters["stats"]
@@ -65,6 +66,7 @@ attended.register_fake(lambda q, *_: torch.empty_like(q))
 attended.register_autograd(lambda ctx, grad: (grad, grad, grad, None, None))
 
 
+@pytest.mark.slow
 def test_packed_rows_of_new_lengths_compile_nothing(monkeypatch, quick):
     from torch.nn.attention import varlen
 
