@@ -16,7 +16,7 @@ import mabert
 from tests.patience import HANG
 
 PAGE = (Path(__file__).parents[1] / "docs/many-machines.md").read_text(encoding="utf-8")
-TEXTS = [f"{word} stands {place} doors from the river" for place in range(5) for word in ("a tree", "the old house")]
+TEXTS = [f"{word} stands {place} doors from the river" for place in range(3) for word in ("a tree", "the old house")]
 PER_FILE = 2
 
 pytestmark = pytest.mark.slow

@@ -109,19 +109,8 @@ PRINTED = {
 def wheel(tmp_path_factory):
     """The wheel, as `pip install .` builds it."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        folder,
-        ROOT,
-    )
+    quiet = ("-q", "--no-deps", "--no-build-isolation", "--no-index")
+    run(sys.executable, "-m", "pip", "wheel", *quiet, "-w", folder, ROOT)
     (file,) = folder.iterdir()
     return file
 
@@ -178,10 +167,10 @@ def test_the_wheel_runs_with_an_extra_alone(wheel, tmp_path, extra):
     except PackageNotFoundError as error:
         pytest.skip(f"{error.name} is not installed")
     around = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = run(python, "-c", PROGRAMS[extra], cwd=tmp_path, env=around)
-    assert done.stdout.endswith(PRINTED.get(extra, ""))
-    told = run(python, "-c", "import mabert; print(mabert.__file__)", cwd=tmp_path, env=around).stdout
-    assert told.startswith(str(tmp_path)), "it is the wheel that ran"
+    program = f"{PROGRAMS[extra]}\nimport mabert\nprint(mabert.__file__)"
+    *printed, place = run(python, "-c", program, cwd=tmp_path, env=around).stdout.splitlines(keepends=True)
+    assert "".join(printed).endswith(PRINTED.get(extra, ""))
+    assert place.startswith(str(tmp_path)), "it is the wheel that ran"
     if extra == "":
         command = [tmp_path / "env/bin/mabert", "convert", "minilm", "--text", "rows.csv", "-o", "out"]
         refused = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=around)

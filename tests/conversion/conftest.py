@@ -1,7 +1,6 @@
 """Teachers in folders, and a text to convert them on."""
 
 import contextlib
-import gc
 
 import pytest
 import torch
@@ -15,28 +14,24 @@ def made_once(tmp_path_factory):
     """What a whole session's conversions are made in: their own cache, one thread; yields the patch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setattr("mabert.conversion.speed.BUDGET", 0.0)
         torch.set_num_threads(1)
         yield patch
 
 
 def make_small(patch=None):
-    """Pieces of 16 tokens and more: with steps of 160 a conversion of 1,000 tokens has eight."""
+    """Pieces of 16 tokens and more: with steps of 160 a conversion of 1,000 tokens has eight. Its speed is not measured
+    for long."""
     patch = patch or pytest.MonkeyPatch()
     patch.setattr(pieces, "SHORTEST", 16)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quick_collection():
-    """What the imports brought is not looked through for garbage, which Trainer collects after each training."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    patch.setattr("mabert.conversion.speed.BUDGET", 0.0)
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Tokens and unpacked teachers of the tests alone, and no hub."""
     monkeypatch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setattr("mabert.conversion.speed.BUDGET", 0.0)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 

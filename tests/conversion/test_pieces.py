@@ -42,7 +42,7 @@ def pieces_of(sources, length=64, tokens=None, seed=0, frames=(SINGLE,), **how):
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(LENGTHS, st.integers(16, 200), st.integers(0, 100))
 def test_everything_is_taken_once_within_bounds_and_documents(lengths, length, seed):
     documents = source(lengths)
@@ -61,7 +61,7 @@ def test_everything_is_taken_once_within_bounds_and_documents(lengths, length, s
         assert ends or len(row) >= min(SHORTEST, length - 2)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(LENGTHS, st.integers(16, 100), st.integers(1, 500), st.integers(0, 100))
 def test_the_first_that_reach_the_tokens_are_taken(lengths, length, tokens, seed):
     documents = source(lengths)
@@ -111,7 +111,7 @@ def texts_of(ids):
     return [list(own) for special, own in itertools.groupby(ids.tolist(), key=(CLS, SEP).__contains__) if not special]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(LENGTHS, st.integers(16, 100), st.integers(12, 100), st.integers(0, 100), st.booleans())
 def test_a_pair_is_neighbouring_pieces_and_of_half_the_pairs_second_texts_are_exchanged(
     lengths, length, longest_pair, seed, both

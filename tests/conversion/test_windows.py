@@ -29,7 +29,7 @@ def random_row(lengths, use="encoder"):
     return row_of(texts_of(lengths), use)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(LENGTHS, LIMITS)
 def test_every_token_is_spoken_for_once_in_a_slice_of_its_text_where_it_stands_most_in_the_middle(lengths, limit):
     row = counted_row(lengths, "masked_lm")
@@ -52,7 +52,7 @@ def test_every_token_is_spoken_for_once_in_a_slice_of_its_text_where_it_stands_m
     assert torch.equal(off[windows.index[inner]], least[inner])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(30, 60), st.sampled_from(USES))
 def test_texts_that_fit_stay_as_they_are(lengths, limit, use):
     row = counted_row(lengths, use)
@@ -66,7 +66,7 @@ def test_texts_that_fit_stay_as_they_are(lengths, limit, use):
     assert torch.equal(windows.of_texts(answers), answers)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(LENGTHS, LIMITS)
 def test_means_weigh_windows_by_the_tokens_that_they_speak_for(lengths, limit):
     row = counted_row(lengths)
@@ -82,7 +82,7 @@ def test_means_weigh_windows_by_the_tokens_that_they_speak_for(lengths, limit):
     torch.testing.assert_close(windows.of_tokens(spread)[0, starts], windows.of_texts(said))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(3, 70), st.integers(0, 300))
 def test_the_longer_table_is_that_of_the_windows_where_they_speak(limit, more):
     table = torch.arange(limit)[:, None].float()

@@ -26,7 +26,7 @@ def write(path, documents):
     return write_table(path, [{"id": 1, "text": document} for document in documents])
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(documents=DOCUMENTS)
 @pytest.mark.parametrize("compression", ["", ".xz", ".gz", ".zst"])
 @pytest.mark.parametrize("kind", [".txt", ".jsonl", ".parquet"])

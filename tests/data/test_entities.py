@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.entities import Entity, entities_of, is_tag, metric_names, types_of
@@ -86,6 +86,7 @@ def test_half_an_entity_and_one_of_another_type_count_for_nothing():
     assert set(entity_scores([said], [true], ["LOC", "PER"]).values()) == {0.0}
 
 
+@settings(max_examples=15)
 @given(SENTENCES)
 def test_f1_is_the_harmonic_mean_whole_truth_is_one_and_order_counts_for_nothing(made):
     true = [tags for tags, _ in made]

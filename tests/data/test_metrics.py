@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.glue import TASKS
@@ -14,6 +14,7 @@ from mabert.data.tasks import table_task
 CLASSES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40).map(np.array)
 
 
+@settings(max_examples=25)
 @given(pairs=CLASSES)
 def test_binary_metrics_are_their_definitions(pairs):
     predictions, labels = pairs.T

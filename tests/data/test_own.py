@@ -71,7 +71,7 @@ LABELS = {
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data(), count=st.integers(4, 30), share=st.sampled_from([0.1, 0.3, 0.6]), seed=st.integers(0, 99))
 @pytest.mark.parametrize("kind", LABELS)
 def test_no_class_is_held_out_as_a_whole(tmp_path_factory, data, kind, count, share, seed):

@@ -21,7 +21,7 @@ from tests.data.conftest import PACKERS, TABLES, write_table
 CLEAN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=30)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(texts=st.lists(CLEAN, min_size=1, max_size=5))
 @pytest.mark.parametrize("kind", TABLES)
 def test_every_format_gives_the_texts_back(tmp_path_factory, kind, texts):

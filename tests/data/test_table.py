@@ -57,7 +57,7 @@ def test_numbers_are_classes_in_numeric_order_or_scores(tmp_path, kind):
     assert loaded["train"]["label"][:] == [10.0, 9.0, 2.0, -1.0]
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(labels=LABELS)
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_row_may_have_several_labels_in_any_format(tmp_path_factory, kind, labels):

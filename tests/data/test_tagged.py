@@ -26,7 +26,7 @@ def write(path, sentences, between=" "):
     return path
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(sentences=SENTENCES)
 @pytest.mark.parametrize(("name", "between"), [("t.conll", " "), ("t.bio", "\t"), ("t.txt", "  "), ("t.jsonl", "")])
 def test_every_format_gives_the_sentences_back(tmp_path_factory, name, between, sentences):

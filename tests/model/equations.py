@@ -196,13 +196,14 @@ class Equations:
         rank = self.w[name + ".dt_proj.weight"].shape[1]
         coefficients = u @ self.w[name + ".x_proj.weight"].T
         a = -np.exp(self.w[name + ".recurrence.A_log"])
+        d, b, c = coefficients[:, :rank], coefficients[:, rank : rank + n], coefficients[:, rank + n :]
+        deltas = softplus(d @ self.w[name + ".dt_proj.weight"].T + self.w[name + ".recurrence.delta_bias"])
         state = np.zeros_like(a)
         out = np.zeros_like(u)
         for t in range(u.shape[0]):
             if not keep[t]:
                 continue
-            d, bt, ct = coefficients[t, :rank], coefficients[t, rank : rank + n], coefficients[t, rank + n :]
-            delta = softplus(self.w[name + ".dt_proj.weight"] @ d + self.w[name + ".recurrence.delta_bias"])
+            delta, bt, ct = deltas[t], b[t], c[t]
             state = np.exp(delta[:, None] * a) * state + delta[:, None] * bt[None, :] * u[t][:, None]
             out[t] = state @ ct + self.w[name + ".recurrence.D"] * u[t]
         return out

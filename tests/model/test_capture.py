@@ -78,8 +78,10 @@ def test_autocast_runs_the_operators_in_bfloat16_and_leaves_float32_gradients():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("gradients", [True, False])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    ("options", "gradients"),
+    [*((options, True) for options in OPTIONS.values()), ({}, False), (MAKINGS["a mixture"], False)],
+)
 def test_a_traced_model_passes_torchs_own_check_and_says_the_same_of_other_batches(options, gradients):
     model, batch = model_and_batch(MaBertForMaskedLM, **options, return_dict=False)
     other = torch.randint(5, 90, (3, 31)), (torch.arange(31) < torch.tensor([[31], [20], [4]])).long()

@@ -50,8 +50,18 @@ def batch(rng=0, rows=2, time=6):
     return torch.as_tensor(ids(np.random.default_rng(rng), rows, time))
 
 
-@pytest.mark.parametrize("making", MAKINGS)
-@pytest.mark.parametrize("auto", HEADS)
+@pytest.mark.parametrize(
+    ("auto", "making"),
+    [
+        *((auto, "a mixture") for auto in HEADS),
+        *(
+            (auto, name)
+            for auto in (AutoModel, AutoModelForSequenceClassification)
+            for name in MAKINGS
+            if name != "a mixture"
+        ),
+    ],
+)
 def test_auto_classes_load_what_was_saved(auto, making, tmp_path):
     model = build(HEADS[auto], config(**MAKINGS[making]), dtype=torch.float32)
     model.save_pretrained(tmp_path)

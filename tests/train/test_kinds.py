@@ -39,28 +39,30 @@ def test_it_learns_and_writes_what_it_says(pretrained, tmp_path, caplog, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TASKS)
-@pytest.mark.parametrize(("packing", "tokens"), [("none", None), ("pack", None), ("pack", 100)])
-def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, kind, packing, tokens):
-    plain, other = (
-        go(pretrained, tmp_path / name, kind, packing=way, batch_tokens=tokens)["outcome"]["scores"]
-        for name, way in (("plain", "unpad"), ("other", packing))
+@pytest.mark.parametrize("ways", [{"unpad": None, "none": None, "pack": None}, {"unpad": 100, "pack": 100}])
+def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, kind, ways):
+    plain, *others = (
+        go(pretrained, tmp_path / way, kind, packing=way, batch_tokens=tokens)["outcome"]["scores"]
+        for way, tokens in ways.items()
     )
     near = 1e-4 if kind == "classes" else 1e-3
-    assert losses(tmp_path / "plain") == pytest.approx(losses(tmp_path / "other"), rel=near)
-    assert kind != "classes" or plain == other
+    for way, other in zip(list(ways)[1:], others, strict=True):
+        assert losses(tmp_path / "unpad") == pytest.approx(losses(tmp_path / way), rel=near), way
+        assert kind != "classes" or plain == other, way
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["several", "tokens", "answers"])
-@pytest.mark.parametrize(("stop", "error"), [(stop_at, KeyboardInterrupt), (kill_at, SystemError)])
-def test_a_run_that_is_stopped_goes_on_to_the_same_bits(pretrained, tmp_path, monkeypatch, kind, stop, error):
+def test_a_run_that_is_stopped_goes_on_to_the_same_bits(pretrained, tmp_path, monkeypatch, kind):
     monkeypatch.setattr("mabert.train.trainer.SAVE_SECONDS", 0.0)
     how = {"sizes": (32, 8), "dropout": 0.1, "select": "best", "epochs": 2}
     go(pretrained, tmp_path / "whole", kind, **how)
-    with pytest.raises(error):
-        go(pretrained, tmp_path / "run", kind, callbacks=[stop(1)], **how)
-    go(pretrained, tmp_path / "run", kind, resume=True, **how)
-    same_weights(tmp_path / "whole/seed-0", tmp_path / "run/seed-0")
+    for stop, error in ((stop_at, KeyboardInterrupt), (kill_at, SystemError)):
+        run = tmp_path / error.__name__
+        with pytest.raises(error):
+            go(pretrained, run, kind, callbacks=[stop(1)], **how)
+        go(pretrained, run, kind, resume=True, **how)
+        same_weights(tmp_path / "whole/seed-0", run / "seed-0")
 
 
 @pytest.mark.slow
@@ -76,45 +78,53 @@ UNLEARNT = {"answers": ("mabert.norm.bias", "qa_outputs.bias")}
 """What moves the logits of all tokens alike, as keys' biases do: a softmax over tokens takes no notice, so the gradient
 is zero, and AdamW makes steps of its rounding."""
 
+SHARED = [
+    *(("classes", "mabert", batches) for batches in ("length", "random", "tokens")),
+    ("classes", "bert", "length"),
+    *((kind, "mabert", "length") for kind in ("several", "tokens", "answers")),
+]
+"""Kinds, families and ways to make batches of what several processes share."""
+
 PROGRAM = """
 import sys
-from tests.train.helpers import must_part
-from tests.train.tasks import go
+from pathlib import Path
 from mabert.train import finetune_once
+from tests.train.helpers import must_part
+from tests.train.test_kinds import run_shared
 must_part()
-finetune_once.AT_ONCE = int(sys.argv[5])
-how = {"sizes": (40, 9), "batch_size": 18, "epochs": 2, "seeds": (0, 1), "learning_rates": [1e-6, 2e-2]}
-how |= {"batch_tokens": 100} if sys.argv[4] == "tokens" else {"batches": sys.argv[4]}
-go(sys.argv[1], sys.argv[2], sys.argv[3], **how)
+finetune_once.AT_ONCE = 60  # tokens, so that each of the two runs its share in parts
+run_shared(Path(sys.argv[1]))
 """
 
 
+def run_shared(folder):
+    """Runs all of `SHARED` into a folder beside the models."""
+    for place, (kind, family, batches) in enumerate(SHARED):
+        how = {"sizes": (40, 9), "batch_size": 18, "epochs": 2, "seeds": (0, 1), "learning_rates": [1e-6, 2e-2]}
+        how |= {"batch_tokens": 100} if batches == "tokens" else {"batches": batches}
+        go(folder.parent / family, folder / str(place), kind, **how)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "family", "batches"),
-    [
-        *(("classes", "mabert", batches) for batches in ("length", "random", "tokens")),
-        ("classes", "bert", "length"),
-        *((kind, "mabert", "length") for kind in ("several", "tokens", "answers")),
-    ],
-)
-def test_several_processes_share_each_batch_to_the_last(pretrained, tmp_path, kind, family, batches):
-    model = pretrained if family == "mabert" else of_family(family, tmp_path / "other")
-    for count, at_once in ((1, 4096), (2, 60)):  # tokens, so that each of the two runs its share in parts
-        told = (model, tmp_path / str(count), kind, batches, at_once)
-        code, told = under_torchrun(tmp_path, PROGRAM, *told, processes=count)
-        assert code == 0, told
-    one, two = tmp_path / "1", tmp_path / "2"
-    rates = [json.loads((folder / "result.json").read_text())["outcome"]["learning_rate"] for folder in (one, two)]
-    assert rates[0] == rates[1]
-    for seed in (0, 1):
-        alone, shared = (weights(folder / f"seed-{seed}") for folder in (one, two))
-        for name in alone:
-            if not name.endswith(("attention.key.bias", *UNLEARNT.get(kind, ()))):
-                torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=name)
-        steps = [[entry["step"] for entry in record(folder, seed)["history"]] for folder in (one, two)]
-        assert steps[0] == steps[1]
-        assert losses(one, seed) == pytest.approx(losses(two, seed), rel=1e-2)
+def test_several_processes_share_each_batch_to_the_last(pretrained, tmp_path):
+    (tmp_path / "mabert").symlink_to(pretrained)
+    of_family("bert", tmp_path / "bert")
+    code, told = under_torchrun(tmp_path, PROGRAM, tmp_path / "two")
+    assert code == 0, told
+    run_shared(tmp_path / "one")
+    for place, case in enumerate(SHARED):
+        one, two = tmp_path / "one" / str(place), tmp_path / "two" / str(place)
+        rates = [json.loads((folder / "result.json").read_text())["outcome"]["learning_rate"] for folder in (one, two)]
+        assert rates[0] == rates[1], case
+        for seed in (0, 1):
+            alone, shared = (weights(folder / f"seed-{seed}") for folder in (one, two))
+            for name in alone:
+                if not name.endswith(("attention.key.bias", *UNLEARNT.get(case[0], ()))):
+                    told = f"{case}: {name}"
+                    torch.testing.assert_close(shared[name], alone[name], rtol=1e-3, atol=1e-4, msg=told)
+            steps = [[entry["step"] for entry in record(folder, seed)["history"]] for folder in (one, two)]
+            assert steps[0] == steps[1], case
+            assert losses(one, seed) == pytest.approx(losses(two, seed), rel=1e-2), case
 
 
 LINES = {

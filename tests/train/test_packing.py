@@ -106,22 +106,11 @@ def test_a_number_that_is_not_finite_is_null_in_a_checkpoint_and_itself_for_call
     assert parse_json(state, "there")["log_history"][0]["grad_norm"] is None
 
 
-@pytest.mark.parametrize("epochs", [0, -1.0])
-def test_no_epoch_is_refused_not_rounded_up(tmp_path, epochs):
-    with pytest.raises(ValueError, match=f"num_train_epochs is {epochs:g}; it must be above 0"):
-        trainer_of(tmp_path, num_train_epochs=epochs).train()
-
-
 @pytest.mark.parametrize("form", [np.array, torch.tensor, tuple, iter, lambda all: pd.Series(all, range(9, 39))])
 def test_lengths_are_taken_in_any_form(tmp_path, form):
     counts, expected = [len(row["input_ids"]) for row in rows()], list(trainer_of(tmp_path).batches())
     given = trainer_of(tmp_path, lengths=form(counts))
     assert list(given.batches()) == expected
-
-
-def test_lengths_of_other_examples_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="lengths has 2 numbers, and train_dataset 30 examples"):
-        trainer_of(tmp_path, lengths=[3, 4]).batches()
 
 
 @pytest.mark.slow
@@ -145,11 +134,24 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path):
         assert torch.equal(weights[1][name], weight), name
 
 
-@pytest.mark.parametrize("name", ["eval_strategy", "save_strategy", "logging_strategy"])
-@pytest.mark.parametrize("length", [{"num_train_epochs": 2}, {"max_steps": 5}])
-def test_what_is_to_be_done_every_epoch_is_refused(tmp_path, name, length):
-    with pytest.raises(ValueError, match=f"{name} is 'epoch', and all epochs are one pass here"):
-        trainer_of(tmp_path, **{name: "epoch"}, **length)
+EPOCH_BY_EPOCH = [
+    *((name, {"num_train_epochs": 2}) for name in ("eval_strategy", "save_strategy", "logging_strategy")),
+    ("eval_strategy", {"max_steps": 5}),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"num_train_epochs": 0}, "num_train_epochs is 0; it must be above 0"),
+        ({"num_train_epochs": -1.0}, "num_train_epochs is -1; it must be above 0"),
+        ({"lengths": [3, 4]}, "lengths has 2 numbers, and train_dataset 30 examples"),
+        *(({name: "epoch", **how}, f"{name} is 'epoch', and all epochs are one") for name, how in EPOCH_BY_EPOCH),
+    ],
+)
+def test_what_cannot_be_trained_so_is_refused(tmp_path, asked, told):
+    with pytest.raises(ValueError, match=told):
+        trainer_of(tmp_path, **asked).train()
 
 
 def test_a_stream_of_examples_is_refused(tmp_path):
@@ -186,12 +188,11 @@ def part_of_two(folder, resume):
 @pytest.mark.slow
 def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_same_bits(tmp_path):
     program = (
-        "import sys, pathlib; from tests.train.test_packing import part_of_two; "
-        "part_of_two(pathlib.Path(sys.argv[1]), sys.argv[2])"
+        "import sys, pathlib; from tests.train.test_packing import part_of_two; folder = pathlib.Path(sys.argv[1]); "
+        "part_of_two(folder, ''); part_of_two(folder, str(folder / 'checkpoint-5'))"
     )
-    for resume in ("", tmp_path / "checkpoint-5"):
-        code, told = under_torchrun(tmp_path, program, tmp_path, resume)
-        assert code == 0, told
+    code, told = under_torchrun(tmp_path, program, tmp_path)
+    assert code == 0, told
     first, second, again = (json.loads((tmp_path / f"of-{name}.json").read_text()) for name in ("0", "1", "0-resumed"))
     assert first["batches"] == second["batches"]
     assert first["losses"] == second["losses"]
@@ -216,13 +217,15 @@ torch.distributed.init_process_group("gloo")
 TRAIN = """
 import sys
 from tests.train.test_packing import trainer_of
-output, steps, resume, shards = sys.argv[1:]
-# The keys' bias has no gradient but rounding, of which Adam with its small epsilon makes whole steps.
-trainer = trainer_of(output, max_steps=6, save_steps=int(steps), adam_epsilon=1e-5)
-trainer.train(resume_from_checkpoint=resume or None)
-sharded = {type(held).__name__ for held in trainer.model.parameters()} == {"DTensor"}
-assert sharded == trainer.is_fsdp_enabled == (shards == "True")
-trainer.save_model(output + "/end")
+shards, *runs = sys.argv[1:]
+for run in runs:
+    output, resume = run.split(",")
+    # The keys' bias has no gradient but rounding, of which Adam with its small epsilon makes whole steps.
+    trainer = trainer_of(output, max_steps=6, save_steps=3, adam_epsilon=1e-5)
+    trainer.train(resume_from_checkpoint=resume or None)
+    sharded = {type(held).__name__ for held in trainer.model.parameters()} == {"DTensor"}
+    assert sharded == trainer.is_fsdp_enabled == (shards == "sharded")
+    trainer.save_model(output + "/end")
 trainer.accelerator.end_training()
 """
 
@@ -232,14 +235,13 @@ def test_shards_by_the_configuration_of_the_guide_train_the_model_of_whole_copie
     page = (Path(__file__).parents[2] / "docs/many-machines.md").read_text(encoding="utf-8")
     (settings,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "fsdp.yaml").write_text(settings, encoding="utf-8")
-    sharded = [f"--config_file={tmp_path / 'fsdp.yaml'}"]
-    runs = {
-        "copies": (["--multi_gpu"], TRAIN, 6, ""),
-        "shards": (sharded, AS_ON_GPUS + TRAIN, 3, ""),
-        "resumed": (sharded, AS_ON_GPUS + TRAIN, 6, tmp_path / "shards/checkpoint-3"),
-    }
-    for name, (options, program, *arguments) in runs.items():
-        code, said = under_accelerate(options, tmp_path, program, tmp_path / name, *arguments, name != "copies")
+    sharded, runs = [f"--config_file={tmp_path / 'fsdp.yaml'}"], ("copies", "shards", "resumed")
+    copies, shards, resumed = (f"{tmp_path / name}," for name in runs)
+    for options, program, *told in (
+        (["--multi_gpu"], TRAIN, "whole", copies),
+        (sharded, AS_ON_GPUS + TRAIN, "sharded", shards, f"{resumed}{tmp_path}/shards/checkpoint-3"),
+    ):
+        code, said = under_accelerate(options, tmp_path, program, *told)
         assert code == 0, said
     copies, shards, resumed = (load_file(tmp_path / name / "end/model.safetensors") for name in runs)
     for name, value in copies.items():

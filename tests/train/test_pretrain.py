@@ -73,7 +73,7 @@ def test_a_run_learns_and_leaves_a_model_and_a_record(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "training"), [(6, {"precision": "bf16"}), (10, {}), (6, {"packing": "pack"})])
+@pytest.mark.parametrize(("step", "training"), [(6, {"precision": "bf16"}), (10, {"packing": "pack"})])
 def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, training, capfd):
     plan = recipe(tmp_path, **training)
     go(plan, tmp_path / "whole")
@@ -340,50 +340,37 @@ def test_a_tokenizer_that_knows_no_word_of_the_text_is_told_and_the_folder_stays
 PROGRAM = """
 import sys
 from pathlib import Path
-from mabert.train.pretrain import pretrain
-from tests.train.helpers import must_part, recipe, stop_at, tokenizer
+from tests.train.helpers import must_part
+from tests.train.test_pretrain import go_shared
 must_part()
-folder, output, packing = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-dropout, stop, resume = map(float, sys.argv[4:])
-plan = recipe(folder, micro_batch_size=4, eval_windows=5, packing=packing)
-plan.data.windows = "document"
-plan.model |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-how = {"callbacks": [stop_at(stop)], "resume": bool(resume)}
-pretrain(plan, output, tokenizer=tokenizer(), progress=False, **how)
+for run in sys.argv[2:]:
+    go_shared(Path(sys.argv[1]), *run.split(","))
 """
 
 
-def in_processes(folder, output, processes, packing, dropout=0.0, stop=-1, resume=0):
-    told = (folder, folder / output, packing, dropout, stop, resume)
-    return under_torchrun(folder, PROGRAM, *told, processes=processes)[0]
+def go_shared(folder, output, packing, dropout=0.0, stop=-1, resume=0):
+    """A run whose batches several processes can share."""
+    plan = of_documents(recipe(folder, micro_batch_size=4, eval_windows=5, packing=packing))
+    plan.model |= {"hidden_dropout_prob": float(dropout), "attention_probs_dropout_prob": float(dropout)}
+    return go(plan, folder / output, callbacks=[stop_at(int(stop))], resume=bool(int(resume)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packing", ["unpad", "pack"])
-def test_two_processes_train_the_model_of_one(tmp_path, packing):
-    for name, processes in (("one", 1), ("two", 2)):
-        assert in_processes(tmp_path, name, processes, packing) == 0
-    same_course(*(json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two")))
-
-
-@pytest.mark.slow
-def test_two_processes_that_were_stopped_end_with_the_same_bits(tmp_path):
-    assert in_processes(tmp_path, "whole", 2, "unpad", dropout=0.1) == 0
-    assert in_processes(tmp_path, "broken", 2, "unpad", dropout=0.1, stop=6) != 0
+def test_processes_train_the_model_of_one_and_end_with_the_same_bits_when_they_were_stopped(tmp_path):
+    runs = "unpadded,unpad", "packed,pack", "whole,unpad,0.1", "broken,unpad,0.1,6"
+    assert under_torchrun(tmp_path, PROGRAM, tmp_path, *runs)[0] != 0, "the last is stopped"
     assert (tmp_path / "broken/checkpoint-7").is_dir()
-    assert in_processes(tmp_path, "broken", 2, "unpad", dropout=0.1, resume=1) == 0
+    assert under_torchrun(tmp_path, PROGRAM, tmp_path, "broken,unpad,0.1,-1,1")[0] == 0
     same_weights(tmp_path / "whole", tmp_path / "broken")
-
-
-@pytest.mark.slow
-def test_accelerate_launches_two_processes_that_keep_to_the_recipes_precision(tmp_path):
-    assert in_processes(tmp_path, "one", 1, "unpad") == 0
-    told = (tmp_path, tmp_path / "two", "unpad", 0.0, -1, 0)
-    code, said = under_accelerate(["--multi_gpu", "--mixed_precision=bf16"], tmp_path, PROGRAM, *told)
+    bf16 = ["--multi_gpu", "--mixed_precision=bf16"]
+    code, said = under_accelerate(bf16, tmp_path, PROGRAM, tmp_path, "by accelerate,unpad")
     assert code == 0, said
-    one, two = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two"))
-    assert two["request"]["resolved"]["processes"] == 2
-    same_course(one, two)
+    for packing, names in (("unpad", ("unpadded", "by accelerate")), ("pack", ("packed",))):
+        alone = go_shared(tmp_path, f"alone, {packing}", packing)
+        for name in names:
+            shared = json.loads((tmp_path / name / "result.json").read_text())
+            assert shared["request"]["resolved"]["processes"] == 2
+            same_course(alone, shared)
 
 
 @pytest.mark.parametrize("name", trainer.SHARDING)
