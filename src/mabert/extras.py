@@ -5,7 +5,7 @@ from importlib.util import find_spec
 EXTRAS = {
     "train": ("accelerate", "datasets", "pyarrow", "scipy", "sentencepiece", "sklearn", "tensorboard", "zstandard"),
     "export": ("onnx", "onnxruntime", "onnxscript", "openvino"),
-    "lab": ("jinja2", "mambapy", "markdown_it", "matplotlib", "pandas"),
+    "lab": ("bm25s", "jinja2", "mambapy", "markdown_it", "matplotlib", "pandas"),
     "bench": ("nncf",),
     "cluster": ("pyspark", "ray"),
 }

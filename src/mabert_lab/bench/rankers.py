@@ -1,11 +1,13 @@
 """Retrieval methods: a model's vectors, TF-IDF and BM25."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+import bm25s
 import numpy as np
 import torch
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from mabert.baselines.positions import repeat
@@ -111,22 +113,20 @@ class ByTfIdf:
 
 
 class ByBm25:
-    """BM25 (Robertson and Zaragoza 2009), with the usual k1 and b."""
+    """BM25 (Robertson and Zaragoza 2009), with the usual k1 and b, by bm25s."""
 
-    def __init__(self, k1: float = 1.2, b: float = 0.75) -> None:
-        self.vectorizer, self.k1, self.b = CountVectorizer(), k1, b
+    def __init__(self) -> None:
+        self.words = partial(bm25s.tokenize, stopwords=None, show_progress=False)
 
-    def index(self, texts: Sequence[str]) -> Any:
-        counts = self.vectorizer.fit_transform(texts).tocoo().astype(np.float64)
-        lengths = np.bincount(counts.row, counts.data, minlength=len(texts))
-        having = np.bincount(counts.col, minlength=counts.shape[1])
-        rarity = np.log1p((len(texts) - having + 0.5) / (having + 0.5))
-        damping = self.k1 * (1 - self.b + self.b * lengths / lengths.mean())
-        counts.data *= rarity[counts.col] * (self.k1 + 1) / (counts.data + damping[counts.row])
-        return counts.tocsr()
+    def index(self, texts: Sequence[str]) -> bm25s.BM25:
+        found = bm25s.BM25(k1=1.2, b=0.75)
+        found.index(self.words(texts), show_progress=False)
+        return found
 
-    def scores(self, queries: Sequence[str], index: Any) -> np.ndarray:
-        return (self.vectorizer.transform(queries) @ index.T).toarray()
+    def scores(self, queries: Sequence[str], index: bm25s.BM25) -> np.ndarray:
+        asked = self.words(queries, return_ids=False)
+        nothing = np.zeros(index.scores["num_docs"], dtype=np.float32)
+        return np.stack([index.get_scores(words) if words else nothing for words in asked])
 
 
 WORDS: dict[str, Callable[[], Ranker]] = {"BM25": ByBm25, "TF-IDF": ByTfIdf}

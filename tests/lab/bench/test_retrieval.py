@@ -141,12 +141,13 @@ def test_bm25_is_its_formula():
     texts = ["red red cat", "red dog and a mouse", "blue bird"]
     found = ByBm25()
     scores = found.scores(["red cat", "bird"], found.index(texts))
-    lengths = np.array([3, 4, 2])  # "a" is no word to scikit-learn
+    lengths = np.array([3, 4, 2])  # "a" is no word to it
     damping = 1.2 * (0.25 + 0.75 * lengths / lengths.mean())
     red, once = np.log(1 + 1.5 / 2.5), np.log(1 + 2.5 / 1.5)
-    assert scores[0, 0] == pytest.approx(red * 2 * 2.2 / (2 + damping[0]) + once * 2.2 / (1 + damping[0]))
-    assert scores[0, 1] == pytest.approx(red * 2.2 / (1 + damping[1]))
-    assert scores[1].tolist() == [0, 0, pytest.approx(once * 2.2 / (1 + damping[2]))]
+    assert scores[0, 0] == pytest.approx(red * 2 / (2 + damping[0]) + once / (1 + damping[0]))
+    assert scores[0, 1] == pytest.approx(red / (1 + damping[1]))
+    assert scores[1].tolist() == [0, 0, pytest.approx(once / (1 + damping[2]))]
+    assert not found.scores(["zebra", "?"], found.index(texts)).any()
 
 
 @pytest.mark.parametrize("ranker", [ByBm25, ByTfIdf])
