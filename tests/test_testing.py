@@ -85,6 +85,29 @@ def test_a_mixer_that_keeps_its_promises_passes():
     check_mixer(Mean, hidden_size=8)
 
 
+class Rounded(Mean):
+    """Rounds as float32 does, by where a text stands in its batch."""
+
+    error = 3.6e-8
+
+    def forward(self, hidden, mask, output_attentions=False):
+        result = super().forward(hidden, mask)[0]
+        return result * (1 + self.error * (hidden.shape[0] * hidden.shape[1] > 9)), None
+
+
+class Leaking(Rounded):
+    error = 1e-4
+
+
+def test_rounding_of_float32_passes_with_a_warning_and_a_leak_does_not():
+    with pytest.warns(
+        UserWarning, match=r"by 3\.6e-08 of its largest number, as rounding does where a mixer computes in"
+    ):
+        check_mixer(Rounded)
+    with pytest.raises(AssertionError, match=r"differs from the text alone by 1\.0e-04"):
+        check_mixer(Leaking)
+
+
 @pytest.mark.parametrize(
     ("mixer", "told"),
     [

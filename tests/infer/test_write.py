@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from mabert.files.writing import check_output
-from mabert.infer.write import write_rows, write_vectors
+from mabert.infer.write import in_a_line, write_rows, write_vectors
+from mabert.model import MaBertConfig
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -112,3 +113,10 @@ def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
     assert raised.value.filename == "standard output"
     with pytest.raises(OSError, match="No space left"):
         full.close()
+
+
+def test_a_model_without_mamba_layers_has_no_cores_in_its_line():
+    both, none = (in_a_line(MaBertConfig(layer_pattern=letters)) for letters in ("MT", "TT"))
+    assert "2 layers MT, " in both
+    assert "Mamba cores" in both
+    assert "Mamba" not in none

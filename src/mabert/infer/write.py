@@ -169,7 +169,9 @@ def in_a_line(config: PreTrainedConfig) -> str:
     """Returns a model's sizes in one line."""
     own = isinstance(config, MaBertConfig)
     layers = f"layers {config.layer_pattern}" if own else f"layers of {family_of(config).title}"
-    cores = f"Mamba cores {config.ssm_inner_size} x {config.ssm_state_size} {config.ssm_direction}, " if own else ""
+    cores = ""
+    if own and "M" in config.layer_pattern:
+        cores = f"Mamba cores {config.ssm_inner_size} x {config.ssm_state_size} {config.ssm_direction}, "
     return (
         f"{config.num_hidden_layers} {layers}, width {config.hidden_size}, {config.num_attention_heads} heads, "
         f"feed-forward {config.intermediate_size}, {cores}vocabulary {config.vocab_size}"
