@@ -460,6 +460,7 @@ def test_variants_of_the_arms_are_judged_apart():
     assert places == ["at scale tiny", "both directions, at scale tiny"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "hold", "fall", "neither"), [(("tiny", "mini"), 8, 20, 4), (("small", "paper"), 24, 24, 0)]
 )
