@@ -11,6 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from mabert.baselines.positions import repeat
+from mabert.baselines.registry import FAMILIES
 from mabert.conversion.agreement import vectors
 from mabert.conversion.teacher import Teacher, student_of
 from mabert.data.encode import encode_texts
@@ -94,7 +95,7 @@ class ByPassages:
     def scores(self, queries: Sequence[str], index: tuple[Passages, int]) -> np.ndarray:
         passages, texts = index
         near = self.model.embed(queries, normalize=True, truncate=True, progress=False) @ passages.vectors.T
-        found = np.full((texts, len(queries)), -np.inf, dtype=near.dtype)
+        found = np.full((texts, len(queries)), -1, dtype=near.dtype)  # a text without words has no passage
         np.maximum.at(found, passages.text, near.T)
         return found.T
 
@@ -147,8 +148,8 @@ def rankers_of(name: str) -> dict[str, Ranker]:
 
     Returns:
         The whole text if the model has enough positions. Otherwise its first tokens and the mean over windows; for an
-        encoder with a table of positions also those of `POSITIONS`. For all, the best passage of a text, alone and in
-        context.
+        encoder with a table of positions also those of `POSITIONS`. For models that `mabert.load` opens, the best
+        passage of a text, alone and, where vectors are means of tokens, in context.
 
     Raises:
         FileNotFoundError: If there is no such model.
@@ -173,12 +174,14 @@ def rankers_of(name: str) -> dict[str, Ranker]:
 
 
 def by_passages(name: str) -> dict[str, Ranker]:
-    """Returns the methods that look for the best passage."""
+    """Returns the methods that look for the best passage; none for an encoder that can only be converted."""
+    if find(name).fields.get("model_type") not in {family.model_type for family in FAMILIES.values()}:
+        return {}
     model = load(name, precision="auto")
-    return {
-        f"{name}, best passage": ByPassages(model, False),
-        f"{name}, best passage in context": ByPassages(model, True),
-    }
+    ways = {"best passage": ByPassages(model, False)}
+    if getattr(model.opened.sentences or model.config, "pooling", "mean") != "cls":
+        ways["best passage in context"] = ByPassages(model, True)
+    return {f"{name}, {way}": ranker for way, ranker in ways.items()}
 
 
 def ready(known: Teacher, model: Any) -> Loaded[Any]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from scipy.stats import binomtest
 
 from mabert.data.corpus import read_documents
-from mabert.data.rows import read_rows
+from mabert.data.rows import read_rows, text_in
 from mabert.machine.precision import resolve_precision
 from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of, together
 from mabert_lab.bench.results import measured_on, record, table
@@ -76,7 +76,7 @@ class Search:
 
 
 def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
-    """Makes all searches from a collection of documents.
+    """Makes all searches from a collection of documents; definitions are asked if enough documents have one.
 
     Args:
         documents: At least `ARTICLES` of them must have a number of words within `LENGTH_IN_WORDS`.
@@ -99,7 +99,7 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     by_article.append(by_common_words(articles))
     if len(defined) >= ARTICLES:
         by_article.append(by_definition(draws.sample(defined, ARTICLES)))
-    return [*by_article, *itertools.chain(*hidden)]
+    return [search for search in (*by_article, *itertools.chain(*hidden)) if search.queries]
 
 
 def own_search(path: str) -> Search:
@@ -108,10 +108,13 @@ def own_search(path: str) -> Search:
     Raises:
         ValueError: If a row lacks one of them, or there are fewer than two texts.
     """
-    rows = [(str(row["question"]), str(row["text"])) for _, row in read_rows(Path(path), ("question", "text"))]
+    rows = [
+        (text_in(row, "question", f"{path}, line {line}"), text_in(row, "text", f"{path}, line {line}"))
+        for line, row in read_rows(Path(path), ("question", "text"))
+    ]
     place = {text: number for number, text in enumerate(dict.fromkeys(text for _, text in rows))}
     if len(place) < 2:
-        raise ValueError(f"{path}: all questions have the same text; a search needs two texts or more")
+        raise ValueError(f"{path}: a search needs two different texts or more; this table has {len(place)}")
     return Search(
         "own questions", None, [question for question, _ in rows], list(place), [place[text] for _, text in rows]
     )
@@ -178,7 +181,7 @@ def by_definition(articles: Sequence[str]) -> Search:
     rest: who asks so knows what it is, and not its name."""
     split = [sentences_of(article) for article in articles]
     return Search(
-        "definition", None, [definition_in(each[0]) or "" for each in split], [" ".join(each[1:]) for each in split]
+        "definition", None, [str(definition_in(each[0])) for each in split], [" ".join(each[1:]) for each in split]
     )
 
 
@@ -255,7 +258,8 @@ def run(models: Sequence[str], data: str | None, output: Path, questions: str | 
     }
 
     def job(name: str, ranker: Ranker, both: bool) -> None:
-        ranker.index(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
+        if both:
+            ranker.index(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
         found = [(search, *timed(ranker, search)) for search in searches]
         result["scores"][name] = [measured(*each) for each in found]
         if both:
@@ -326,7 +330,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
             for n in articles
         )
         lines.append((name, *itertools.chain(*cells)))
-    console.print(table(f"{first[0]['texts']} articles", [""], heads, lines))
+    console.print(table("texts found by questions", [""], heads, lines))
     hidden = [number for number, row in enumerate(first) if row["length"] is not None]
     if hidden:
         heads = [f"{first[n]['task']} {first[n]['length']:,}" for n in hidden]

@@ -31,7 +31,7 @@ FLAG = "**Flagged:** "
 
 _FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 
-_NUMBER = re.compile(r"(\*\*)?(≥ ?)?[-+]?\d[\d,.]*")
+_NUMBER = re.compile(r"(\*\*)?(≥ ?)?([-+]?\d[\d,]*(\.\d+)?)(?![-.\w])")
 
 
 class Figure(NamedTuple):
@@ -135,7 +135,7 @@ def with_best(
 def number(cell: str) -> float | None:
     """Returns the number at the start of a cell; None if there is none."""
     found = _NUMBER.match(cell)
-    return float(re.sub(r"[^-+.\d]", "", found[0])) if found else None
+    return float(found[3].replace(",", "")) if found else None
 
 
 def markdown(frame: pd.DataFrame) -> Markup:

@@ -331,7 +331,7 @@ def ratio(
         else None,
         min(chain.from_iterable(calls), default=None),
         max((chance_apart(*pair) for pair in calls), default=None),
-        max(_first(each.middle / each.whole, 0.0) for each in (*found, own)),
+        max(each.middle / each.whole if each.whole > 0 else 0.0 for each in (*found, own)),
     )
 
 

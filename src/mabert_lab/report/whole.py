@@ -447,11 +447,12 @@ def write_report(found: Found, output: Path) -> list[Path]:
     files = {output: document.html(), output.with_suffix(".md"): document.markdown()}
     files |= {folder / f"{name}.svg": on_paper(svg) for name, svg in document.linked().items()}
     files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(found)}
-    for path in _former(files, output).difference(files):
-        path.unlink()
+    former = _former(files, output).difference(files)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         write_text(path, text)
+    for path in former:
+        path.unlink()
     return list(files)
 
 

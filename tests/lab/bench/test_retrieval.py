@@ -206,7 +206,7 @@ def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
     words = ["bench", "retrieval", teacher, "--data", tmp_path / "articles.txt", "-o", tmp_path / "out"]
     assert main([str(word) for word in words]) == 0
     told = capsys.readouterr().out
-    assert "4 articles" in told
+    assert "texts found by questions" in told
     assert "needle 90" in told
     (file,) = (tmp_path / "out").glob("*-retrieval.json")
     result = json.loads(file.read_text())
@@ -233,7 +233,19 @@ def test_questions_of_ones_own_are_asked_of_their_texts_alone(tmp_path, capsys, 
     assert json.loads(written.read_text())["scores"]["BM25"][0]["top1"] == 1
     file.write_text(json.dumps({"question": "cat", "text": "a red cat sat"}))
     assert main(["bench", "retrieval", str(teacher), "--questions", str(file)]) == 2
-    assert "own.jsonl: all questions have the same text; a search needs two texts or more" in capsys.readouterr().err
+    assert "own.jsonl: a search needs two different texts or more; this table has 1" in capsys.readouterr().err
+
+
+def test_a_text_without_words_is_found_by_nothing_and_spoils_nothing(teacher):
+    ranker = rankers_of(str(teacher))[f"{teacher}, best passage"]
+    scores = ranker.scores(["cat", "mouse"], ranker.index(["", "a red cat sat"]))
+    assert (scores[:, 1] > scores[:, 0]).all()
+    assert np.isfinite(together(scores, np.array([[0.0, 0.0], [0.0, 1.0]]))).all()
+
+
+def test_a_model_that_pools_by_its_first_token_has_no_passages_in_context(tmp_path):
+    place = saved_teacher(tmp_path / "cls", sentences="cls", positions=READS)
+    assert [way for way in rankers_of(str(place)) if "passage" in way] == [f"{place}, best passage"]
 
 
 @pytest.mark.parametrize(

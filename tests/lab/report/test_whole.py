@@ -212,6 +212,9 @@ def test_a_table_marks_its_best_and_aligns_its_numbers():
         "*t*\n\n| a\\|b | n |\n|---|---:|\n| x | **1,000 (2)** |\n| y | 5 |\n| z | \N{EN DASH} why |\n\n> n &lt; m"
     )
     assert [number(cell) for cell in ("**-0.5 (3)**", "≥ 2.0", "1,234.5", "x", "")] == [-0.5, 2.0, 1234.5, None, None]
+    assert {number(cell) for cell in ("1.2.3", "2026-11-28", "12x", "1e-5")} == {None}, (
+        "not numbers as tables have them"
+    )
     assert "**" not in str(with_best(table("", ("n",), [("1",), ("1",)]), [0]).values)
 
 
