@@ -345,11 +345,9 @@ class TextModel:
 
     def _way(self, how: How, pooling: str | None, normalize: bool | None) -> "Way":
         """Returns how vectors are made: as asked for, else as the folder says."""
-        folder = None
-        if pooling is None or normalize is None:
-            folder = self._sentences()
-            made, scaled = self._own_vectors(folder)
-            pooling, normalize = pooling or made, scaled if normalize is None else normalize
+        folder = self._sentences(needed=pooling is None or normalize is None)
+        made, scaled = self._own_vectors(folder)
+        pooling, normalize = pooling or made, scaled if normalize is None else normalize
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
         if pooling == "map":
@@ -369,11 +367,13 @@ class TextModel:
         classifier = self._read("classifier")
         return replace(classifier, model=classifier.model.base_model), classifier.model.pooler
 
-    def _sentences(self) -> SentenceFolder | None:
-        """Returns what the folder's files of sentence-transformers say."""
+    def _sentences(self, needed: bool) -> SentenceFolder | None:
+        """Returns what the folder's files of sentence-transformers say; None if they cannot be read nor are needed."""
         try:
             return self.opened.sentences
         except ValueError as error:
+            if not needed:
+                return None
             raise ValueError(f"{error}; for vectors of another kind, say both pooling and normalize") from error
 
     def _own_vectors(self, folder: SentenceFolder | None) -> tuple[str, bool]:
