@@ -306,6 +306,6 @@ def test_a_conversion_killed_at_any_point_ends_with_the_same_weights_and_the_stu
     (kept,), (made,) = (row["pretraining"]["conversions"] for row in result["rows"])
     assert (kept["pattern"], kept["cosine"], made["pattern"]) == ("TTT", None, "MTM")
     assert -1 <= made["floor"] <= 1
-    page = report(find([root])).markdown()
+    page = report(find([root])).text
     assert "2 of 2 models are converted: each arm under 1 seed from" in page
     assert "Mean ± sample standard deviation over conversions" in page
