@@ -95,7 +95,7 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     articles = draws.sample(there, ARTICLES)
     hidden = [hide(length, articles, draws) for length in LENGTHS]
     by_article = [by_first_sentence(articles), by_second_half(articles), by_late_sentence(articles, draws)]
-    defined = [article for article in there if definition_in(sentences_of(article)[0])]
+    defined = [article for article in there if definition_in(next(_sentences(article)))]
     by_article.append(by_common_words(articles))
     if len(defined) >= ARTICLES:
         by_article.append(by_definition(draws.sample(defined, ARTICLES)))
@@ -122,7 +122,11 @@ def own_search(path: str) -> Search:
 
 def sentences_of(article: str) -> list[str]:
     """Returns the sentences of an article, in order."""
-    return [sentence for line in article.split("\n") for sentence in split_sentences(line.strip())]
+    return list(_sentences(article))
+
+
+def _sentences(article: str) -> Iterator[str]:
+    return (sentence for line in article.split("\n") for sentence in split_sentences(line.strip()))
 
 
 def by_first_sentence(articles: Sequence[str]) -> Search:

@@ -245,5 +245,5 @@ def run_report(options: argparse.Namespace) -> None:
     for reason in found.left_out:
         say(f"left out: {reason}")
     say(f"{page}: the report")
-    say(f"{text}: the same as Markdown")
+    say(f"{text}: its open parts as Markdown")
     say(f"{page.with_suffix('')}: {len(others)} files, figures as .svg and all numbers as .csv")

@@ -56,11 +56,9 @@ class Page:
     figures: dict[str, str]
 
     def markdown(self) -> str:
-        """Returns what stands open on the page as Markdown, which would be scrolled past if it had all."""
+        """Returns the page as Markdown without its folded parts."""
         text, folded = _FOLDED.subn("", self.text)
-        left_out = (
-            f"\n*Left out: {folded} folded parts, which the HTML page of the same command has.*\n" if folded else ""
-        )
+        left_out = f"\n*The HTML page has {folded} more parts, folded.*\n" if folded else ""
         return re.sub(r"\n{3,}", "\n\n", f"# {plain(self.title)}\n\n{text}{left_out}")
 
     def linked(self) -> dict[str, str]:

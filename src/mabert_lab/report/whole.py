@@ -425,7 +425,7 @@ def absent(found: Found) -> list[paper.Table]:
 
 
 def write_report(found: Found, output: Path) -> list[Path]:
-    """Writes the page as HTML, what stands open in it as Markdown with its figures, and all numbers as CSV.
+    """Writes the page as HTML, without its folded parts as Markdown, the Markdown's figures, and all numbers as CSV.
 
     Args:
         found: As from `find`.

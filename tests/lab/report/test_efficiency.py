@@ -148,6 +148,8 @@ def test_growth_is_the_increase_within_the_spread_of_both_ends(load):
     found = ratio(load(rows).tables[CPU]["latency"], 4096, ["bert"], start=512)
     assert found.value == 3.0
     assert found.span == pytest.approx(((0.9 * 70 - 15) / (45 - 9), (1.5 * 70 - 9) / (0.9 * 30 - 15)))
+    fewer = [{**row, "samples": 4} if row["length"] == 512 else row for row in rows]
+    assert (found.calls, ratio(load(fewer).tables[CPU]["latency"], 4096, ["bert"], start=512).calls) == (15, 4)
     assert ratio(load(rows[1:]).tables[CPU]["latency"], 4096, ["bert"], start=512) is None
     shrunk = [*rows[:3], raw("latency", "bert", 4096, 5.0)]
     assert ratio(load(shrunk).tables[CPU]["latency"], 4096, ["bert"], start=512).value == 0

@@ -186,7 +186,7 @@ def test_a_former_report_is_written_over_by_the_same(one_study, tmp_path, kept):
 def test_the_command_writes_and_names_what_it_wrote_and_refuses_in_one_line(one_study, tmp_path, capsys):
     output = tmp_path / "r.html"
     assert cli.main(["report", str(one_study), "-o", str(output)]) == 0
-    assert f"{output}: the report\n{output.with_suffix('.md')}: the same" in capsys.readouterr().out
+    assert f"{output}: the report\n{output.with_suffix('.md')}: its open parts" in capsys.readouterr().out
     assert output.is_file()
     assert cli.main(["report", str(one_study), "-o", str(tmp_path / "r.pdf")]) == 2
     assert "r.pdf; it must end in .html" in capsys.readouterr().err
