@@ -74,7 +74,6 @@ def cut(text: str, tokens: Sequence[Span] | np.ndarray, room: int) -> list[Span]
         and hold all that is not white space.
     """
     starts, ends = np.array(tokens, dtype=np.int64).reshape(-1, 2).T
-    ends = np.maximum.accumulate(ends)
     whole = starts[1:][starts[1:] >= ends[:-1]]  # not within a character that has several tokens
     levels = [
         np.array([0, *places, len(text)])
@@ -232,8 +231,7 @@ class InContext(Alone):
                 continue
             self.places += [(number, *span) for span in passages]
             starts = np.array([start for start, _ in passages])
-            ends = np.maximum.accumulate(tokens[:, 1])
-            firsts = np.append(places, size - 1)[np.searchsorted(ends, starts, side="right")]
+            firsts = np.append(places, size - 1)[np.searchsorted(tokens[:, 1], starts, side="right")]
             firsts[0] = 0
             lasts = np.maximum(np.append(firsts[1:], size), firsts + 1)
             self.borders.append(list(zip(firsts.tolist(), lasts.tolist(), strict=True)))
