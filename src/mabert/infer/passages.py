@@ -59,7 +59,7 @@ def cut(text: str, tokens: Sequence[Span] | np.ndarray, room: int) -> list[Span]
 
     A passage ends where a sentence does. A sentence ends at a full stop, question or exclamation mark or ellipsis of
     any script, with quotes and brackets behind it, before white space (none is needed behind `。！？`); not if a
-    lower-case letter follows, nor after a capital other than I that stands alone (`J.`) or a common abbreviation (`Fig.`). It also
+    lower-case letter follows, nor after a single capital other than I (`J.`) or a common abbreviation (`Fig.`). It also
     ends at a blank line, and at the end of a line unless the next one begins with a lower-case letter, as in wrapped
     text. A sentence that is longer begins a passage and is cut at white space and behind `，、：；`, and a longer word
     between two tokens.
