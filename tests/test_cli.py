@@ -227,6 +227,7 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
         (["embed", "MODEL", "--batch-tokens", "0"], "--batch-tokens is 0; it must be at least 1"),
         (["predict", "MODEL", "--batch-tokens", "-1"], "--batch-tokens is -1; it must be at least 1"),
         (["fill-mask", "MODEL", "--top", "0"], "--top is 0; it must be at least 1"),
+        (["predict", "MODEL", "--keep", "id", __file__], "which is a file; give the file of texts before --keep"),
         (["predict", "MODEL", "--pair-column", "b"], "standard input: lines of plain text hold no pairs"),
         (["pretrain", "mini", "-o", "run", "training.step=3"], "did you mean 'training.steps'?"),
         (["pretrain", "nothing", "-o", "run"], "no recipe 'nothing'"),

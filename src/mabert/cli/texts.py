@@ -41,6 +41,7 @@ def add_embed(commands: Any) -> None:
     add_texts(added)
     added.add_argument(
         "--pooling",
+        choices=("mean", "cls", "map"),
         help="how token vectors become one: mean, cls, or map from a classifier [as the folder says, else mean]",
     )
     added.add_argument(
@@ -245,6 +246,8 @@ def run_predict(options: argparse.Namespace) -> None:
     """`mabert predict`."""
     if taken := sorted({*GIVEN, *ANSWERS} & set(options.keep)):
         raise ValueError(f"--keep has {taken[0]!r}, which is a name in the answers; rename that column")
+    if options.input is None and options.keep and Path(options.keep[-1]).is_file():
+        raise ValueError(f"--keep has {options.keep[-1]!r}, which is a file; give the file of texts before --keep")
     model, rows = opened(options, (".jsonl",))
     from mabert.infer.write import write_rows
 

@@ -15,9 +15,11 @@ from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import was_cut
 from mabert.infer.chunks import Chunk, Row, chunks
-from mabert.infer.loaded import Loaded, check_at_least_one
+from mabert.infer.loaded import Loaded
 from mabert.machine.memory import is_out_of_memory
 from mabert.machine.progress import Bar
+from mabert.schema.check import Checked
+from mabert.schema.ranges import Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ ALONE = 1
 
 
 @dataclass(frozen=True)
-class How:
+class How(Checked):
     """How texts are encoded and batched.
 
     Attributes:
@@ -43,14 +45,11 @@ class How:
         progress: Whether to show a bar, or lines if there is no terminal.
     """
 
-    max_length: int | None = None
+    max_length: Tokens | None = None
     truncate: bool | None = None
-    batch_tokens: int = TOKENS_A_BATCH
+    batch_tokens: Tokens = TOKENS_A_BATCH
     deterministic: bool = False
     progress: bool = True
-
-    def __post_init__(self) -> None:
-        check_at_least_one(batch_tokens=self.batch_tokens)
 
 
 @dataclass(frozen=True)

@@ -213,10 +213,3 @@ def device_named(name: str | torch.device | None) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device is {str(name)!r}; GPUs that torch can use here: {torch.cuda.device_count()}")
     return device
-
-
-def check_at_least_one(**counts: int) -> None:
-    """Raises ValueError for a count below 1, naming it."""
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -19,13 +19,13 @@ from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_in_chunks
 from mabert.infer.chunks import Row
 from mabert.infer.heads import reading
-from mabert.infer.loaded import Loaded, check_at_least_one, check_precision, device_named, load_for_use
+from mabert.infer.loaded import Loaded, check_precision, device_named, load_for_use
 from mabert.infer.passages import Alone, InContext, Passages
 from mabert.model import MaBertConfig
 from mabert.model.pooling import Pooler, pooler_in
 from mabert.opening.opened import Model, open_model
 from mabert.schema.check import check
-from mabert.schema.ranges import PassageTokens
+from mabert.schema.ranges import Count, PassageTokens
 
 POOLINGS = ("mean", "cls", "map")
 
@@ -325,10 +325,10 @@ class TextModel:
         self, rows: Iterable[Row], how: How, *, top: int = 5
     ) -> Iterator[tuple[list[Row], list[list[list[dict[str, Any]]]]]]:
         """Does the work of `fill_mask` on a stream."""
-        check_at_least_one(top=top)
+        check(Count, top, "top")
         loaded = self._read("masked_lm")
-        check = partial(heads.check_masks, loaded, cut=bool(how.truncate))
-        return answer_in_chunks(Question("filling", loaded, heads.guesses(loaded, top), check=check), rows, how)
+        masks = partial(heads.check_masks, loaded, cut=bool(how.truncate))
+        return answer_in_chunks(Question("filling", loaded, heads.guesses(loaded, top), check=masks), rows, how)
 
     def _read(self, use: Use) -> Loaded[Any]:
         if use not in self._loaded:

@@ -1,5 +1,6 @@
 """Retrieval methods: a model's vectors, TF-IDF and BM25."""
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -43,6 +44,9 @@ POSITIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 """Training-free ways to lengthen a position table, from LongEmbed (Zhu et al., 2024, arXiv 2404.12096); its parallel
 context windows are the mean over windows here."""
+
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each step
 
 
 class Ranker(Protocol):

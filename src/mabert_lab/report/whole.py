@@ -111,11 +111,11 @@ def find(paths: Iterable[Path | str]) -> Found:
                 result = replace(result, title=f"{result.title}, from {own}")
             if kind in KINDS:
                 whole[kind].append((path, result))
+            elif kind and path in asked:
+                raise ValueError(f"{path} holds results of kind {kind!r}, which no page shows; {HELPS}")
     if not any(whole.values()):
         raise ValueError(
-            f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report; give JSON files that "
-            f"{', '.join(dict.fromkeys(writer for writer, _ in KINDS.values() if writer != EARLIER))} wrote"
-            + "".join(f"; {each}" for each in left_out)
+            "; ".join([f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report", HELPS, *left_out])
         )
     studies, older = _latest(whole["study"])
     named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
@@ -195,6 +195,11 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     ),
 }
 """Kinds of results: what writes them, and the function that checks them."""
+
+_WRITERS = dict.fromkeys(writer for writer, _ in KINDS.values() if writer != EARLIER)
+
+HELPS = f"give JSON files that {', '.join(_WRITERS)} wrote"
+"""What the page is made of. Batches whose rows were named are the one exception, since the paper has none."""
 
 
 def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:

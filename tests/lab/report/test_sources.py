@@ -130,6 +130,9 @@ def test_nothing_to_report_says_what_is_needed(put, tmp_path):
         ValueError, match=r"give JSON files that mabert study, mabert bench models, mabert study drift wrote$"
     ):
         find([tmp_path])
+    put("b.json", {"kind": "batches"})
+    with pytest.raises(ValueError, match=r"b\.json holds results of kind 'batches', which no page shows; give JSON"):
+        find([tmp_path / "b.json"])
     with pytest.raises(ValueError, match="no paths: nothing to report"):
         find([])
     with pytest.raises(FileNotFoundError, match=r"nowhere\.json: no such file or folder"):
