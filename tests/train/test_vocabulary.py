@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from mabert.baselines.registry import FAMILIES
+from mabert.cli import main
 from mabert.data.corpus import parse_sources
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.train import vocabulary
-from mabert.train.vocabulary import beginnings, find_tokenizer, trained_tokenizer
+from mabert.train.vocabulary import beginnings, find_tokenizer, make_tokenizer, trained_tokenizer
 from tests.train.helpers import corpus, tokenizer
 
 
@@ -64,6 +65,26 @@ def test_it_has_the_published_size(name, tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "train_wordpiece", lambda texts, *how: asked.append(how[0]) or train(texts, *how))
     trained_tokenizer(FAMILIES[name], [str(corpus(tmp_path / "text.txt"))], tmp_path / "cache")
     assert asked == [sizes.get(name, 30_522)]
+
+
+def test_a_size_that_is_asked_for_is_that_of_the_trained_one(without_hub, tmp_path):
+    text = [str(corpus(tmp_path / "text.txt"))]
+    sizes = {size: len(find_tokenizer(FAMILIES["bert"], None, text, tmp_path, size=size)[0]) for size in (40, 60)}
+    assert sizes == {40: 40, 60: 60}
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_the_command_writes_the_tokenizer_of_the_text(tmp_path, monkeypatch, capsys, cased):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("Rivers run to the Sea.\n\nThe Sea is deep, and Rivers are long.\n")
+    assert main(["tokenizer", "text.txt", "--size", "50", "-o", "own", *["--cased"][: int(cased)]]) == 0
+    made = load_tokenizer("own")
+    assert capsys.readouterr().out == f"own: {len(made)} tokens; pretrain with it by tokenizer=own\n"
+    assert (made("Sea")["input_ids"] == made("sea")["input_ids"]) != cased
+    again = make_tokenizer("text.txt", "again", 50, cased=cased, progress=False)
+    assert fingerprint(again) == fingerprint(made)
+    assert main(["tokenizer", "text.txt", "-o", "own"]) == 2
+    assert capsys.readouterr().err == "mabert: own already holds files; name another folder\n"
 
 
 def test_a_run_that_had_it_from_the_hub_does_not_go_on_with_another(without_hub, tmp_path):

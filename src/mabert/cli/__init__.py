@@ -15,7 +15,7 @@ from mabert import __version__
 from mabert.cli.command import Draw, OptionError, Parser, complain, draw_nothing
 from mabert.cli.convert import add_convert, add_export
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
-from mabert.cli.train import add_extend, add_finetune, add_pretrain
+from mabert.cli.train import add_extend, add_finetune, add_pretrain, add_tokenizer
 from mabert.extras import lacking
 
 BAD_INPUT = 2
@@ -119,6 +119,7 @@ def parser(more: Sequence[Add] = ()) -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     own = (
         add_convert,
+        add_tokenizer,
         add_pretrain,
         add_finetune,
         add_embed,

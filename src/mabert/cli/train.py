@@ -2,13 +2,14 @@
 
 import argparse
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
 from mabert.files.reading import shown
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
-from mabert.schema.ranges import MOST_SEEDS, Budget, Seed, Tokens, range_of
+from mabert.schema.ranges import BERT_SIZE, MOST_SEEDS, Budget, Seed, Tokens, Vocabulary, range_of
 from mabert.train.recipe import FinetuneRecipe
 
 GLUE = "hub:nyu-mll/glue"
@@ -44,6 +45,31 @@ FIELDS = {
     "from_scratch": ("--from-scratch", "start the same model from random weights"),
 }
 """Options of `FinetuneRecipe`'s fields, with their help."""
+
+
+def add_tokenizer(commands: Any) -> None:
+    """Vocabularies."""
+    added = command(commands, "tokenizer", run_tokenizer, "train a WordPiece tokenizer on your own text")
+    added.add_argument("text", nargs="+", metavar="TEXT", help="files, folders or hub data sets, as for pretrain")
+    added.add_argument(
+        "--size",
+        type=number("--size", Vocabulary),
+        default=BERT_SIZE,
+        help="most tokens, the five special ones included [%(default)s]",
+    )
+    added.add_argument("--cased", action="store_true", help="keep capital letters and accents [lower case]")
+    added.add_argument("--text-column", default="text", help="column of a table that holds the text [%(default)s]")
+    added.add_argument("-o", "--output", required=True, help="folder to write")
+
+
+def run_tokenizer(options: argparse.Namespace) -> None:
+    """`mabert tokenizer`."""
+    load_libraries()
+    from mabert.train.vocabulary import make_tokenizer
+
+    how = {"cased": options.cased, "text_column": options.text_column, "progress": sys.stderr.isatty()}
+    made = make_tokenizer(options.text, options.output, options.size, **how)
+    say(f"{options.output}: {len(made):,} tokens; pretrain with it by tokenizer={options.output}")
 
 
 def add_pretrain(commands: Any) -> None:

@@ -151,13 +151,17 @@ _MINIMUM_FREQUENCY = 2
 _ALPHABET = 1000
 
 
-def train_wordpiece(texts: Iterable[str], vocab_size: int, segments: bool = True) -> PreTrainedTokenizerFast:
+def train_wordpiece(
+    texts: Iterable[str], vocab_size: int, segments: bool = True, *, cased: bool = False, progress: bool = False
+) -> PreTrainedTokenizerFast:
     """Trains a WordPiece tokenizer that cleans, lower-cases and splits text as BERT's does.
 
     Args:
         texts: documents; all are held in memory while training.
         vocab_size: maximum number of tokens, the five special ones included ([PAD] is 0); small texts may yield fewer.
         segments: whether the model tells the texts of a pair apart, by `token_type_ids`.
+        cased: whether to keep capital letters and accents.
+        progress: whether the library shows its bars.
 
     Returns:
         A tokenizer ready for `save_pretrained`. The same texts give the same tokenizer.
@@ -169,7 +173,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, segments: bool = True
     if room < 2:
         raise ValueError(f"vocab_size is {vocab_size}; it must exceed the {len(SPECIAL_TOKENS)} special tokens by 2")
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     texts = [piece for text in texts for piece in pieces_of(text)]
     normalised = (tokenizer.normalizer.normalize_str(text) for text in texts)
@@ -183,11 +187,11 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, segments: bool = True
         # no two runs would agree. Tokens listed here are numbered first, in this order.
         special_tokens=[*SPECIAL_TOKENS, *alphabet, *(f"##{letter}" for letter in alphabet)],
         continuing_subword_prefix="##",
-        show_progress=False,
+        show_progress=progress,
     )
     tokenizer.train_from_iterator(texts, trainer)
     inputs = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
-    return BertTokenizer(vocab=tokenizer.get_vocab(), model_input_names=inputs)
+    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=not cased, model_input_names=inputs)
 
 
 def _alphabet(texts: Iterable[str], size: int) -> list[str]:

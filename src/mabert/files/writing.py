@@ -245,6 +245,13 @@ def make_once(place: Path, fill: Callable[[Path], None]) -> None:
                 fill(folder)
 
 
+def check_new(folder: str | Path) -> None:
+    """Refuses a folder to write that holds files, before the work instead of after it, by ValueError."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} already holds files; name another folder")
+
+
 def check_output(output: str | None, suffixes: Sequence[str]) -> None:
     """Refuses an output file that could not be written, before the work instead of after it.
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mabert.files.writing import filling
+from mabert.files.writing import check_new, filling
 from mabert.opening.opened import Model, open_model
 
 
@@ -25,15 +25,13 @@ def extend(model: Model, length: int, output: str | Path) -> int:
         ValueError: If the model already takes that length, the folder is not empty, the model's `encoding.json` is
             damaged, or its weights are quantized.
     """
-    folder = Path(output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} already holds files; name another folder")
+    check_new(output)
     opened = open_model(model)
     opened.refuse_quantized()
     tokenizer, encoding = opened.tokenizer, opened.encoding
     longer = opened.family.extend(opened.model(), length)
     tokenizer.model_max_length = length
-    with filling(folder) as staging:
+    with filling(output) as staging:
         longer.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         if encoding is not None:

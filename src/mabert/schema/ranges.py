@@ -206,6 +206,13 @@ Classes = Annotated[int, Range(1, 2**20)]
 StepSize = Annotated[float, Range(0, 10**6, above=True)]
 
 
+Vocabulary = Annotated[int, Range(8, 2**24)]
+"""Tokens of a trained vocabulary: five special ones, a letter alone, one that continues a word, and one of both."""
+
+BERT_SIZE = 30_522
+"""Tokens of BERT's vocabulary."""
+
+
 class Numbers(TypedDict, total=False):
     """Numbers of configurations in MaBERT and other families, by name; a list has the range for each entry."""
 

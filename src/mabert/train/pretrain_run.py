@@ -130,7 +130,7 @@ def resolve(
         asked = recipe.tokenizer or (None if opened is None else str(opened.place))
         before = folder.resolved().get("tokenizer") if resume else None
         cache = Path(recipe.data.cache or default_cache())
-        tokenizer, origin = find_tokenizer(family, asked, sources, cache, before)
+        tokenizer, origin = find_tokenizer(family, asked, sources, cache, before, recipe.model.get("vocab_size"))
     config = model_config(recipe, tokenizer, opened)
     batch = bytes_of_batch(recipe, config, arguments.bf16)
     check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch)
@@ -235,7 +235,10 @@ def new_config(fields: Mapping[str, Any], family: Family, tokenizer: PreTrainedT
     asked = dict(fields)
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
-        raise ValueError(f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries")
+        raise ValueError(
+            f"model.vocab_size is {size}, the tokenizer has {len(tokenizer)} entries; leave it out, or train a "
+            "tokenizer of that size (mabert tokenizer) and name it (tokenizer=FOLDER)"
+        )
     if "unpad" in asked:
         raise ValueError("model.unpad is set by the run; training.packing says how padding is dealt with")
     of_run: dict[str, Any] = family.special_ids(tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)

@@ -12,7 +12,9 @@ from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
 from mabert.files.reading import to_json
-from mabert.files.writing import make_once
+from mabert.files.writing import check_new, filling, make_once
+from mabert.schema.check import check
+from mabert.schema.ranges import BERT_SIZE, Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ FORMAT = 3
 
 
 def find_tokenizer(
-    family: Family, asked: str | None, sources: Sources, cache: Path, before: str | None = None
+    family: Family, asked: str | None, sources: Sources, cache: Path, before: str | None = None, size: int | None = None
 ) -> tuple[PreTrainedTokenizerFast, str]:
     """Returns the requested tokenizer, else the family's own from the hub, else a trained WordPiece.
 
@@ -36,6 +38,7 @@ def find_tokenizer(
         sources: The run's text, to train on.
         cache: Where trained tokenizers are kept.
         before: Origin recorded when a resumed run began, to find the same tokenizer again.
+        size: Tokens of a trained one; default, the published model's.
 
     Returns:
         The tokenizer, and a description of its origin for the record.
@@ -53,29 +56,31 @@ def find_tokenizer(
             if before is not None:
                 raise
             logger.warning("%s; training a WordPiece on the run's text", error)
-    tokenizer = trained_tokenizer(family, sources, cache)
+    tokenizer = trained_tokenizer(family, sources, cache, size)
     return tokenizer, f"{TRAINED} on data.sources: WordPiece of {len(tokenizer):,}"
 
 
 def trained_tokenizer(
-    family: Family, sources: Sources, folder: str | Path, *, characters: int = CHARACTERS
+    family: Family, sources: Sources, folder: str | Path, size: int | None = None, *, characters: int = CHARACTERS
 ) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece of a published model's size, or opens one trained on the same text before.
+    """Trains a WordPiece, or opens one trained on the same text before.
 
     Several processes may call this at once: one trains, the others wait. Errors are those of `Source.read`.
 
     Args:
-        family: The model's family; its published model sets the size, and whether there are two segments.
+        family: The model's family; its published model says whether there are two segments.
         sources: See `mabert.data.corpus`; each contributes the same share of the text.
         folder: Where tokenizers are kept.
+        size: Maximum number of tokens; default, that of the published model.
         characters: Characters to read.
     """
     parsed, published = parse_sources(sources), family.base_config()
+    size = size or published.vocab_size
     segments = (getattr(published, "type_vocab_size", None) or 0) > 1
     known_by = {
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,
-        "size": published.vocab_size,
+        "size": size,
         "segments": segments,
         "characters": characters,
         "sources": [source.identity() for source in parsed],
@@ -85,10 +90,45 @@ def trained_tokenizer(
 
     def fill(writing: Path) -> None:
         logger.info("training the tokenizer %s", place)
-        train_wordpiece(beginnings(parsed, characters), published.vocab_size, segments).save_pretrained(writing)
+        train_wordpiece(beginnings(parsed, characters), size, segments).save_pretrained(writing)
 
     make_once(place, fill)
     return load_tokenizer(place)
+
+
+def make_tokenizer(
+    sources: Sources,
+    output: str | Path,
+    size: int = BERT_SIZE,
+    *,
+    cased: bool = False,
+    text_column: str = "text",
+    progress: bool = True,
+) -> PreTrainedTokenizerFast:
+    """Trains a WordPiece on one's own text and saves it, for `tokenizer=` of a recipe.
+
+    Args:
+        sources: See `mabert.data.corpus`; each contributes the same share of at most `CHARACTERS`.
+        output: Folder to write.
+        size: Maximum number of tokens, the five special ones included; default, BERT's.
+        cased: Whether to keep capital letters and accents.
+        text_column: Column of the text in tables.
+        progress: Whether to show bars.
+
+    Returns:
+        The tokenizer; a short text may give fewer tokens.
+
+    Raises:
+        FileNotFoundError: If there is no such text.
+        ValueError: If the size is out of range, the text holds no words, or the folder holds files.
+    """
+    check(Vocabulary, size, "size")
+    check_new(output)
+    texts = beginnings(parse_sources(sources, text_column), CHARACTERS)
+    tokenizer = train_wordpiece(texts, size, cased=cased, progress=progress)
+    with filling(output) as staging:
+        tokenizer.save_pretrained(staging)
+    return tokenizer
 
 
 def beginnings(sources: list[Source], characters: int) -> Iterator[str]:

@@ -220,12 +220,14 @@ class Planner:
         asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
         # A requested tokenizer is identified by its content, the family's own by the text it may be trained on.
         what = self.text(recipe.data) if asked is None else fingerprint(load_tokenizer(asked))
-        key = hashlib.sha256(to_json([asked is None, what]).encode()).hexdigest()[:8]
+        size = recipe.model.get("vocab_size") if asked is None else None
+        # The size stands there where it is asked for alone, so that folders of earlier studies keep their names.
+        key = hashlib.sha256(to_json([asked is None, what, *filter(None, [size])]).encode()).hexdigest()[:8]
         folder = self.root / TOKENIZERS / f"{family.name}-{key}"
 
         def fill(building: Path) -> None:
             cache = Path(str(recipe.data.cache))
-            tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache)
+            tokenizer, origin = find_tokenizer(family, asked, recipe.data.readable(), cache, size=size)
             tokenizer.save_pretrained(building)
             (building / "origin.json").write_text(to_json({"tokenizer": origin}) + "\n", encoding="utf-8")
 

@@ -96,7 +96,7 @@ def test_a_family_keeps_the_vocabulary_that_was_found_first(tmp_path, monkeypatc
     del fields["tokenizers"]["mabert"]
     found = []
 
-    def find(family, asked, *others):
+    def find(family, asked, *others, size):
         found.append(asked)
         return tokenizer(), "trained on data.sources"
 
