@@ -73,7 +73,10 @@ def test_a_run_learns_and_leaves_a_model_and_a_record(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "training"), [(6, {"precision": "bf16"}), (10, {"packing": "pack"})])
+@pytest.mark.parametrize(
+    ("step", "training"),
+    [(6, {"precision": "bf16"}), (10, {"packing": "pack"}), (11, {"optimizer": "adafactor", "schedule": "wsd"})],
+)
 def test_interrupted_and_resumed_ends_with_the_same_bits(tmp_path, step, training, capfd):
     plan = recipe(tmp_path, **training)
     go(plan, tmp_path / "whole")
@@ -185,6 +188,25 @@ def test_the_optimizer_is_what_the_recipe_says(tmp_path):
     assert seen["names"][0] == set(decay_parameter_names(MaBertForMaskedLM(model_config(plan, tokenizer()))))
     ramp = [0.0, 0.5] + [(12 - step) / 10 for step in range(2, 12)]
     assert seen["rates"] == pytest.approx([1e-2 * share for share in ramp])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("constant", [1.0] * 10),
+        ("cosine", [(1 + math.cos(math.pi * step / 10)) / 2 for step in range(10)]),
+        ("wsd", [1.0] * 21 + [0.5]),
+    ],
+)
+def test_schedules_differ_after_warm_up_alone(tmp_path, schedule, shares):
+    rates = []
+
+    class Look(TrainerCallback):
+        def on_step_begin(self, args, state, control, lr_scheduler=None, **kwargs):
+            rates.append(lr_scheduler.get_last_lr()[0])
+
+    go(recipe(tmp_path, schedule=schedule, steps=2 + len(shares)), tmp_path / "run", callbacks=[Look()])
+    assert rates == pytest.approx([1e-2 * share for share in (0.0, 0.5, *shares)])
 
 
 def test_a_folder_with_another_run_is_left_alone_and_a_finished_one_is_not_run_again(tmp_path, caplog):

@@ -154,6 +154,15 @@ def resolve(
     return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
 
 
+SCHEDULES = {
+    "linear": "linear",
+    "cosine": "cosine",
+    "constant": "constant_with_warmup",
+    "wsd": "warmup_stable_decay",
+}
+"""transformers' names of a recipe's schedules."""
+
+
 def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
 
@@ -177,9 +186,14 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     # Trainer reads TensorBoard's folder only from the environment.
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / LOGS)
     same = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")
+    own = {"optim": "adafactor"} if training.optimizer == "adafactor" else {}
+    if training.schedule == "wsd":
+        own |= {"lr_scheduler_kwargs": {"num_decay_steps": max(1, training.steps // 10), "decay_type": "linear"}}
     return training_arguments(
         folder,
         training.precision,
+        **own,
+        lr_scheduler_type=SCHEDULES[training.schedule],
         **{name: getattr(training, name) for name in (*same, "max_grad_norm")},
         max_steps=training.steps,
         train_sampling_strategy="sequential",

@@ -122,7 +122,10 @@ class TrainingRecipe(Checked, where="training"):
         steps: Optimizer steps of the whole budget.
         batch_size: Windows per step, over all processes and micro-batches.
         micro_batch_size: Windows per forward pass in one process; gradients accumulate up to `batch_size`.
-        learning_rate: Peak, reached after `warmup_steps`, then linear to zero.
+        optimizer: `adamw`, or `adafactor` (Shazeer and Stern 2018), which keeps far less state.
+        learning_rate: Peak, reached after `warmup_steps`.
+        schedule: The rate after that: `linear` or `cosine` to zero, `constant`, or `wsd`, constant until a linear
+            decay in the last tenth of the steps.
         warmup_steps: Steps of linear warm-up.
         adam_beta1: AdamW's β1.
         adam_beta2: AdamW's β2.
@@ -149,7 +152,9 @@ class TrainingRecipe(Checked, where="training"):
     steps: Count = 1_000_000
     batch_size: Rows = 256
     micro_batch_size: Rows = 256
+    optimizer: Literal["adamw", "adafactor"] = "adamw"
     learning_rate: LearningRate = 6e-4
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
     warmup_steps: Annotated[int, Range(0, 10**9)] = 24_000
     adam_beta1: Rate = 0.9
     adam_beta2: Rate = 0.98
@@ -366,12 +371,17 @@ def recipe_folders() -> tuple[Path, Path]:
 def as_mapping(recipe: PretrainRecipe) -> dict[str, Any]:
     """Returns the recipe as nested plain values, as `load_recipe` reads them.
 
-    `start_from` and `training.compile` are included only if set, so that runs and cells identified by these values keep
-    their names.
+    `start_from` and `LATER` are included only if they differ from their defaults, so that runs and cells identified by
+    these values keep their names.
     """
-    content = dataclasses.asdict(recipe)
+    content, usual = dataclasses.asdict(recipe), TrainingRecipe()
     if recipe.start_from is None:
         del content["start_from"]
-    if not recipe.training.compile:
-        del content["training"]["compile"]
+    for name in LATER:
+        if getattr(recipe.training, name) == getattr(usual, name):
+            del content["training"][name]
     return content
+
+
+LATER = ("compile", "optimizer", "schedule")
+"""Fields of `training` that the first recipes did not have."""

@@ -26,6 +26,10 @@ from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
+
+PAPER_LENGTHS = LENGTHS[:5]
+"""Lengths of the paper's tables of memory, latency and training."""
+
 Measure = Literal["memory", "latency", "training"]
 
 OF_ENGINES = "engines"

@@ -59,6 +59,9 @@ class Protocol(Checked):
 QUICK = Protocol(warm=0, least=1, most=1)
 """One call each, to test that everything runs."""
 
+PAPER = Protocol(least=100, warm_seconds=10**6)
+"""Table A2's: 20 calls of warm-up and the median of 100, whatever they cost."""
+
 Failed = Callable[[str, CellError, list[Sample]], None]
 """Takes a side's name, its error, and its samples so far."""
 

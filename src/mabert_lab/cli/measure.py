@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,10 @@ def add_bench(commands: Any) -> None:
     budget = "seconds for a model's calls; at least three to five are made [models 20, lengths 40]"
     add("--budget", "models", "lengths", type=number("--budget", Seconds), help=budget)
     add("--measure", "models", nargs="+", metavar="WHAT", help="memory, latency, training [all]")
-    profile = "settings: best of each model, paper (Table A2), or stock: others as transformers runs them [best]"
+    profile = (
+        "settings: best of each model, stock: others as transformers runs them, or paper (Table A2); paper alone also "
+        "takes the paper's lengths, 20 calls to warm up and 100 timed ones, with --budget as many as fit [best]"
+    )
     add("--profile", "models", nargs="+", metavar="NAME", help=profile)
     length = "tokens of a text, or ROWSxN for a batch of equal texts, such as 32x512 [128 ... 16384]"
     add("--lengths", "models", nargs="+", type=shape_of, metavar="N", help=length)
@@ -171,18 +175,20 @@ def check_bench(options: argparse.Namespace) -> None:
 
 def plan_of(options: argparse.Namespace) -> Any:
     """Returns the plan of `bench models`."""
-    from mabert_lab.bench.models import Plan
-    from mabert_lab.bench.turns import Protocol
+    from mabert_lab.bench.models import PAPER_LENGTHS, Plan
+    from mabert_lab.bench.turns import PAPER, Protocol
 
-    given = {"limit": options.limit, "budget": options.budget}
+    of_paper = options.profile == ["paper"]
+    protocol = PAPER if of_paper and options.budget is None else Protocol()
+    given = {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
     asked = {
         "models": options.models,
         "measures": options.measure,
         "profiles": options.profile,
         "dtypes": options.dtype,
-        "lengths": options.lengths,
+        "lengths": options.lengths or (PAPER_LENGTHS if of_paper else None),
         "device": options.device,
-        "protocol": Protocol(**{name: value for name, value in given.items() if value is not None}),
+        "protocol": replace(protocol, **given),
     }
     return Plan(**{name: value for name, value in asked.items() if value is not None})
 

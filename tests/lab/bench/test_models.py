@@ -2,9 +2,11 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
+from mabert_lab import cli
 from mabert_lab.bench import lengths, models
 from mabert_lab.bench.models import Plan
 from mabert_lab.bench.turns import Protocol
@@ -33,6 +35,27 @@ PROFILES = ("paper", "stock", "best")
 def test_a_plan_that_cannot_be_run_is_refused(fields, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         (Protocol if {*fields} <= {"budget", "limit"} else Plan)(**fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "warm_seconds", "least", "number"),
+    [
+        ("", 2.0, 5, 7),
+        ("--profile paper", 10**6, 100, 5),
+        ("--profile paper --lengths 512", 10**6, 100, 1),
+        ("--profile paper --budget 9", 2.0, 5, 5),
+        ("--profile best paper", 2.0, 5, 7),
+    ],
+)
+def test_the_papers_profile_alone_is_its_whole_protocol(monkeypatch, tmp_path, given, warm_seconds, least, number):
+    plans = []
+    monkeypatch.setattr(models, "run", lambda plan, *_: plans.append(plan) or {"rows": []})
+    assert cli.main(["bench", "models", "--limit", "60", *given.split(), "-o", str(tmp_path)]) == 0
+    (plan,) = plans
+    assert plan.protocol == replace(
+        Protocol(least=least, warm_seconds=warm_seconds, limit=60.0), **({"budget": 9.0} if "budget" in given else {})
+    )
+    assert len(plan.lengths) == number
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
