@@ -186,7 +186,7 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     # Trainer reads TensorBoard's folder only from the environment.
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / LOGS)
     same = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")
-    own = {"optim": "adafactor"} if training.optimizer == "adafactor" else {}
+    own: dict[str, Any] = {"optim": "adafactor"} if training.optimizer == "adafactor" else {}
     if training.schedule == "wsd":
         own |= {"lr_scheduler_kwargs": {"num_decay_steps": max(1, training.steps // 10), "decay_type": "linear"}}
     return training_arguments(
