@@ -235,7 +235,13 @@ DOCUMENTS = 20_000
 """Number of documents, from the first on, among which articles are chosen."""
 
 
-def run(models: Sequence[str], data: str | None, output: Path, questions: str | None = None) -> dict[str, Any]:
+def run(
+    models: Sequence[str],
+    data: str | None,
+    output: Path,
+    questions: str | None = None,
+    tasks: Sequence[str] | None = None,
+) -> dict[str, Any]:
     """Measures models, BM25 and TF-IDF, and each model together with BM25; prints the tables, and writes a dated file
     after each method.
 
@@ -244,11 +250,17 @@ def run(models: Sequence[str], data: str | None, output: Path, questions: str | 
         data: Documents as `mabert pretrain` takes them, on which no model was trained; None asks `questions` alone.
         output: Folder for the result.
         questions: A table of questions of one's own, see `own_search`.
+        tasks: Names of the searches of `data` to make; default, all of them.
 
     Returns:
         `scores`, by method a list of `measured` for each task; `data`, `questions` and `precision`.
     """
     searches = [] if data is None else searches_of(itertools.islice(read_documents(data), DOCUMENTS))
+    if tasks is not None:
+        known = list(dict.fromkeys(search.name for search in searches))
+        if unknown := [name for name in tasks if name not in known]:
+            raise ValueError(f"there is no task {unknown[0]!r} for {data}; there are {', '.join(known)}")
+        searches = [search for search in searches if search.name in tasks]
     searches += [] if questions is None else [own_search(questions)]
     rankers = [pair for model in models for pair in rankers_of(model).items()]
     bm25 = WORDS["BM25"]()

@@ -64,6 +64,8 @@ def add_bench(commands: Any) -> None:
     add("--data", "similarity", "retrieval", help=data)
     own = "table of questions and texts of your own, with columns question and text, such as a JSONL file"
     add("--questions", "retrieval", metavar="FILE", help=own)
+    tasks = "of the tasks that --data gives, those to run, such as definition and 'other words' [all]"
+    add("--tasks", "retrieval", nargs="+", metavar="NAME", help=tasks)
     models = "families such as mabert, bert and albert [all seven], or model folders; with an engine: bert:openvino"
     add("--models", "models", "lengths", nargs="+", metavar="NAME", help=models)
     dtype = "bfloat16, float32 [bfloat16 where the processor has instructions for it]"
@@ -110,7 +112,7 @@ def run_bench(options: argparse.Namespace) -> None:
         for name, tasks in bench.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
             say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in tasks.items()))
     elif options.what == "retrieval":
-        bench.run(options.files, options.data, output, options.questions)
+        bench.run(options.files, options.data, output, options.questions, options.tasks)
     elif options.what == "lengths":
         rivals = bench.RIVALS if options.models is None else [name for name in options.models if name != "mabert"]
         budget = bench.BUDGET if options.budget is None else options.budget

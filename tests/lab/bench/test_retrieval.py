@@ -222,6 +222,20 @@ def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
             assert row["top1"] <= row["mrr10"] <= 1
 
 
+def test_tasks_that_are_named_score_as_among_all(tmp_path):
+    data = tmp_path / "articles.txt"
+    data.write_text("\n\n".join(prose(8)))
+    every, some = (
+        retrieval.run([], str(data), tmp_path, tasks=tasks)["scores"]["BM25"]
+        for tasks in (None, ["needle", "late sentence"])
+    )
+    same = ("task", "length", "top1", "mrr10")
+    wanted = [[row[name] for name in same] for row in every if row["task"] in ("late sentence", "needle")]
+    assert [[row[name] for name in same] for row in some] == wanted
+    with pytest.raises(ValueError, match=r"there is no task 'summary' for .*articles\.txt; there are first sentence, "):
+        retrieval.run([], str(data), tmp_path, tasks=["summary"])
+
+
 def test_questions_of_ones_own_are_asked_of_their_texts_alone(tmp_path, capsys, teacher):
     rows = [("cat", "a red cat sat"), ("mouse", "the grey mouse ran"), ("sat", "a red cat sat")]
     file = tmp_path / "own.jsonl"
