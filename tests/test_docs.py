@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import itertools
 import json
 import re
 import shlex
@@ -10,6 +11,7 @@ import sys
 import tokenize
 from pathlib import Path
 
+import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
@@ -211,13 +213,17 @@ def test_the_guide_to_search_finds_what_was_asked_for(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     texts = ["Bread needs flour.", "The visa office opens at nine.", "Our train leaves from platform two."]
     Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    assert cli.main(next(commands(DOCS / "search.md"))) == 0
     (program,) = re.findall(r"```python\n(.*?)```", (DOCS / "search.md").read_text(encoding="utf-8"), re.DOTALL)
     capsys.readouterr()
-    exec(program, {})
+    known = {}
+    exec(program, known)
     found = capsys.readouterr().out.splitlines()
-    assert found[0] == texts[1]
-    assert sorted(found) == sorted(texts)
+    assert found[0] == f"1: {texts[1]}"
+    assert sorted(found) == [f"{number}: {text}" for number, text in enumerate(texts)]
+    for command in itertools.islice(commands(DOCS / "search.md"), 2):
+        assert cli.main(command) == 0
+    np.testing.assert_allclose(np.load("vectors.npy"), known["vectors"], atol=1e-6)
+    assert np.load("parts.npy").shape == known["parts"].vectors.shape
 
 
 @pytest.mark.slow
