@@ -17,6 +17,7 @@ from mabert.conversion.agreement import vectors
 from mabert.conversion.teacher import Teacher, student_of
 from mabert.data.encode import encode_texts
 from mabert.files.places import find
+from mabert.files.sentences import SentenceFolder
 from mabert.infer.loaded import Loaded, device_named, load_for_use
 from mabert.infer.model import TextModel, load
 from mabert.infer.passages import Passages
@@ -64,14 +65,17 @@ class ByVectors:
 
     Args:
         loaded: A MaBERT, prepacked.
-        pooling: `mean` or `cls`.
+        sentences: What its folder says of text vectors, if it does: the pooling, else a mean, and the prompt.
         longest: Maximum tokens read; texts beyond the model's positions are read in windows.
     """
 
-    def __init__(self, loaded: Loaded[Any], pooling: str, longest: int) -> None:
-        self.loaded, self.pooling, self.longest = loaded, pooling, longest
+    def __init__(self, loaded: Loaded[Any], sentences: SentenceFolder | None, longest: int) -> None:
+        self.loaded, self.longest = loaded, longest
+        self.pooling = "cls" if pooling_of(sentences, loaded.model.config) == "cls" else "mean"
+        self.prepared = str if sentences is None else sentences.prepared
 
     def index(self, texts: Sequence[str]) -> np.ndarray:
+        texts = [self.prepared(text) for text in texts]
         encoded = encode_texts(self.loaded.tokenizer, texts, max_length=self.longest, truncate=True)
         with self.loaded.computing():
             items = [{"input_ids": torch.tensor(each["input_ids"])} for each in encoded]
@@ -161,20 +165,24 @@ def rankers_of(name: str) -> dict[str, Ranker]:
     """
     place = find(name)
     if place.fields.get("model_type") == MaBertConfig.model_type:
-        loaded = load_for_use(open_model(place), "encoder", precision="auto").prepacked()
-        own = loaded.model.config.pooling
-        return within_and_beyond(name, loaded, own if own in ("mean", "cls") else "mean") | by_passages(name)
+        opened = open_model(place)
+        loaded = load_for_use(opened, "encoder", precision="auto").prepacked()
+        return within_and_beyond(name, loaded, opened.sentences) | by_passages(name)
     known = Teacher.at(place)
-    pooling = "mean" if known.sentences is None else known.sentences.pooling
-    rankers = within_and_beyond(name, ready(known, known.copy), pooling)
+    rankers = within_and_beyond(name, ready(known, known.copy), known.sentences)
     table = known.copy.base_model.embeddings.position_embeddings
     if known.longest < READS and table is not None:
         for way, lengthen in POSITIONS.items():
             longer = student_of(known.model, known.use, max_position_embeddings=READS)
             with torch.no_grad():
                 longer.base_model.embeddings.position_embeddings.weight.copy_(lengthen(table.weight, READS))
-            rankers[f"{name}, {way} positions"] = ByVectors(ready(known, longer), pooling, READS)
+            rankers[f"{name}, {way} positions"] = ByVectors(ready(known, longer), known.sentences, READS)
     return rankers | by_passages(name)
+
+
+def pooling_of(sentences: SentenceFolder | None, config: Any) -> str:
+    """Returns how a folder's vectors are pooled: as its files of sentence-transformers say, else its configuration."""
+    return str(getattr(sentences or config, "pooling", "mean"))
 
 
 def by_passages(name: str) -> dict[str, Ranker]:
@@ -183,7 +191,7 @@ def by_passages(name: str) -> dict[str, Ranker]:
         return {}
     model = load(name, precision="auto")
     ways = {"best passage": ByPassages(model, False)}
-    if getattr(model.opened.sentences or model.config, "pooling", "mean") != "cls":
+    if pooling_of(model.opened.sentences, model.config) != "cls":
         ways["best passage in context"] = ByPassages(model, True)
     return {f"{name}, {way}": ranker for way, ranker in ways.items()}
 
@@ -194,12 +202,12 @@ def ready(known: Teacher, model: Any) -> Loaded[Any]:
     return Loaded(model.base_model.to(device_named(None)), known.tokenizer, bf16).prepacked()
 
 
-def within_and_beyond(name: str, loaded: Loaded[Any], pooling: str) -> dict[str, Ranker]:
+def within_and_beyond(name: str, loaded: Loaded[Any], sentences: SentenceFolder | None) -> dict[str, Ranker]:
     """Returns the methods that every model has."""
     limit = loaded.model.config.max_position_embeddings
     if limit >= READS:
-        return {name: ByVectors(loaded, pooling, READS)}
+        return {name: ByVectors(loaded, sentences, READS)}
     return {
-        f"{name}, first {limit} tokens": ByVectors(loaded, pooling, limit),
-        f"{name}, mean over windows": ByVectors(loaded, pooling, READS),
+        f"{name}, first {limit} tokens": ByVectors(loaded, sentences, limit),
+        f"{name}, mean over windows": ByVectors(loaded, sentences, READS),
     }

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.tokenizer import load_tokenizer
+from mabert.infer.model import load
 from mabert_lab.bench import rankers, retrieval
 from mabert_lab.bench.rankers import ByBm25, ByTfIdf, grouped, rankers_of, together
 from mabert_lab.bench.retrieval import (
@@ -199,6 +200,18 @@ def test_a_teacher_reads_in_every_way(teacher):
 def test_a_model_with_enough_positions_reads_the_whole(tmp_path):
     place = saved_teacher(tmp_path / "long", positions=READS)
     assert list(rankers_of(str(place))) == [str(place), f"{place}, best passage", f"{place}, best passage in context"]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_whole_text_has_the_vector_that_embed_gives_it_prompt_included(tmp_path, pooling):
+    place = saved_teacher(tmp_path / "long", sentences=pooling, positions=READS)
+    (place / "sentence_bert_config.json").unlink()
+    prompt, texts = {"prompts": {"query": "the wind sings: "}, "default_prompt_name": "query"}, ["a red cat sat"]
+    bare = load(place).embed(texts, normalize=True, progress=False)
+    (place / "config_sentence_transformers.json").write_text(json.dumps(prompt))
+    wanted = load(place, precision="auto").embed(texts, normalize=True, progress=False)
+    np.testing.assert_allclose(rankers_of(str(place))[str(place)].index(texts), wanted, atol=1e-2)
+    assert abs(wanted - bare).max() > 0.1
 
 
 def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
