@@ -85,8 +85,7 @@ def score_table(study: Study) -> pd.DataFrame:
 
     notes = [
         f"Mean ± sample standard deviation over {_UNITS[study.unit]}, in brackets how many; bold is the highest mean, "
-        f"told from the others or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of "
-        "them.",
+        f"significantly or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of them.",
         *_uneven(study),
         *_samples(study),
     ]
@@ -133,7 +132,7 @@ def difference_table(study: Study) -> pd.DataFrame:
     )
     notes = [
         f"The model less {compared}{also}. In brackets the {LEVEL:.0%} percentile bootstrap interval over paired "
-        f"{study.unit}s and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them apart and there "
+        f"{study.unit}s and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} is significant and there "
         f"are {LEAST_PAIRS} pairs; each difference is tested by itself.",
         *_one_answer(study),
     ]

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from mabert.schema.check import check
 from mabert_lab.report import paper
 from mabert_lab.report.document import FLAG, MISSING
-from mabert_lab.report.paper import UNMEASURED, papers_table
+from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, papers_table
 from mabert_lab.report.scores import (
     arm_averages,
     arm_chart,
@@ -23,6 +24,7 @@ from mabert_lab.report.scores import (
 )
 from mabert_lab.report.studies import read_study
 from mabert_lab.report.whole import Found, report, verdicts
+from mabert_lab.study.grid import Study
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, read, row, study
 
 MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
@@ -167,6 +169,16 @@ def test_what_was_run_and_chosen_is_said(odd):
     assert (
         "learning rate 1e-05 or 2e-05; the learning rate or best epoch is chosen on the data it is scored on" in chosen
     )
+
+
+def test_the_line_below_which_a_model_has_learnt_is_the_studys_own_or_the_reports():
+    asked = {"title": "A", "arms": {"one": {}}, "reference": "one"}
+    for given, line in ((6, 6.0), (None, LEARNT_BELOW)):
+        made = check(Study, {**asked, "learnt_below": given})
+        assert read([], learnt_below=made.learnt_below).learnt_below == line
+    assert read([]).learnt_below == LEARNT_BELOW, "files from before name none"
+    with pytest.raises(ValueError, match="learnt_below is 0; it must be above 0 and at most 100"):
+        check(Study, {**asked, "learnt_below": 0})
 
 
 @pytest.mark.slow
