@@ -201,7 +201,7 @@ def report_on(files: list[str], output: Path) -> Path:
     from mabert_lab.report.document import on_paper
     from mabert_lab.report.whole import find
 
-    found = find(files)
+    (found,) = find(files, apart=False)
     pages = {}
     if found.efficiency is not None:
         pages["efficiency"] = efficiency_page(found.efficiency)
@@ -235,7 +235,8 @@ def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
 def add_report(commands: Any) -> None:
     """The report."""
     added = command(commands, "report", run_report, "compare studies and measurements with the paper, claim by claim")
-    added.add_argument("paths", nargs="+", metavar="PATH", help="JSON results, or folders to search for them")
+    paths = "JSON results, or folders to search for them; each folder gets verdicts of its own"
+    added.add_argument("paths", nargs="+", metavar="PATH", help=paths)
     added.add_argument(
         "-o",
         "--output",
@@ -248,10 +249,11 @@ def run_report(options: argparse.Namespace) -> None:
     """`mabert report`."""
     from mabert_lab.report.whole import find, write_report
 
-    found = find(options.paths)
-    page, text, *others = write_report(found, Path(options.output))
-    for reason in found.left_out:
-        say(f"left out: {reason}")
+    every = find(options.paths)
+    page, text, *others = write_report(every, Path(options.output))
+    for found in every:
+        for reason in found.left_out:
+            say(f"left out: {found.folder}{', ' if found.folder else ''}{reason}")
     say(f"{page}: the report")
     say(f"{text}: its open parts as Markdown")
     say(f"{page.with_suffix('')}: {len(others)} files, figures as .svg and all numbers as .csv")

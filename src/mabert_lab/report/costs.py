@@ -280,7 +280,7 @@ def _held(
     at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
     calls = "" if found.calls is None else f", {found.calls} calls or more"
     sign, needs = _parted(found, found.span, rule, of)
-    outcome = ("not told apart", "as claimed", "the other way")[sign]
+    outcome = ("undecided", "as claimed", "the other way")[sign]
     numbers = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
     return Comparison("", sign, outcome, numbers, found.span[0], needs)
 

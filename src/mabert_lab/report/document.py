@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate, cycle, pairwise, product
+from itertools import accumulate, chain, count, cycle, pairwise, product
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -91,8 +91,9 @@ def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
         """Returns the link to a figure; empty if nothing was drawn."""
         if svg is None:
             return Markup("")
-        drawn[name] = svg
-        return Markup(f"![{plain(description)}]({PurePosixPath(folder) / name}.svg)")
+        names = chain([name], (f"{name}-{again}" for again in count(2)))  # results of two folders may share a name
+        own = next(each for each in names if drawn.setdefault(each, svg) == svg)
+        return Markup(f"![{plain(description)}]({PurePosixPath(folder) / own}.svg)")
 
     text = from_template(template, figure=figure, **context)
     return Page(title, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", drawn)

@@ -103,7 +103,13 @@ DEPENDS = "depends on where"
 
 _CLAIMS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
 
-WORDS, METHOD, LIMITS = (tuple(line.strip() for line in _CLAIMS[name]) for name in ("words", "method", "limits"))
+LEARNT_BELOW: float = _CLAIMS["learnt_below"]
+"""Held-out loss in nats a masked token below which a pretraining has learnt, if its study names none."""
+
+WORDS, METHOD, LIMITS = (
+    tuple(line.strip().format(learnt_below=LEARNT_BELOW) for line in _CLAIMS[name])
+    for name in ("words", "method", "limits")
+)
 """Explanations of names and numbers, of how claims are judged, and of the numbers' limits."""
 
 
@@ -138,6 +144,7 @@ class Comparison(NamedTuple):
         numbers: The numbers.
         value: Number by which the weakest of several is found.
         needs: What a decision would need: pairs of a kind of thing and which one.
+        unlearnt: Models of it that hardly learnt: pairs of the name and how that shows.
     """
 
     name: str
@@ -146,6 +153,7 @@ class Comparison(NamedTuple):
     numbers: str = ""
     value: float = math.inf
     needs: tuple[tuple[str, str], ...] = ()
+    unlearnt: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,6 +167,7 @@ class Verdict:
         numbers: The numbers behind the verdict.
         takes: What a decision would need, one kind of thing each; empty if decided.
         group: Places that are counted together; empty if each is told by itself.
+        mark: Which of the models that were compared hardly learnt; empty if none.
     """
 
     claim: Claim
@@ -167,6 +176,7 @@ class Verdict:
     numbers: str = ""
     takes: tuple[str, ...] = ()
     group: str = ""
+    mark: str = ""
 
 
 @cache
@@ -209,12 +219,23 @@ def verdict_on(claim: Claim, place: str, compared: Sequence[Comparison], togethe
     numbers = "" if weakest is None else " ".join(filter(None, (weakest.numbers, weakest.name)))
     if weakest is not None and len(compared) > 1 and shown:
         numbers = f"{shown}; weakest {numbers}"
-    needs: dict[str, dict[str, None]] = {}
     undecided = (each for sign, group in zip(signs, groups, strict=True) if sign in (0, None) for each in group)
-    for kind, which in [need for each in undecided if each.sign in (0, None) for need in each.needs]:
-        needs.setdefault(kind, {})[which] = None
+    needs = _grouped(need for each in undecided if each.sign in (0, None) for need in each.needs)
     takes = tuple(f"{kind}: {', '.join(which)}" for kind, which in needs.items())
-    return Verdict(claim, place, verdict, numbers, takes if verdict in (OPEN, UNMEASURED) else ())
+    unlearnt = _grouped((why, name) for each in measured for name, why in each.unlearnt)
+    mark = "; ".join(
+        f"{' and '.join(names) if len(names) < 3 else f'{len(names)} models'} had hardly learnt: {why}"
+        for why, names in unlearnt.items()
+    )
+    return Verdict(claim, place, verdict, numbers, takes if verdict in (OPEN, UNMEASURED) else (), mark=mark)
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, dict[str, None]]:
+    """Groups the second of each pair, without repeats, by the first."""
+    found: dict[str, dict[str, None]] = {}
+    for first, second in pairs:
+        found.setdefault(first, {})[second] = None
+    return found
 
 
 def _majority(signs: Sequence[int | None]) -> int | None:

@@ -85,8 +85,7 @@ def score_table(study: Study) -> pd.DataFrame:
 
     notes = [
         f"Mean ± sample standard deviation over {_UNITS[study.unit]}, in brackets how many; bold is the highest mean, "
-        f"told from the others or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of "
-        "them.",
+        f"significantly or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of them.",
         *_uneven(study),
         *_samples(study),
     ]
@@ -133,7 +132,7 @@ def difference_table(study: Study) -> pd.DataFrame:
     )
     notes = [
         f"The model less {compared}{also}. In brackets the {LEVEL:.0%} percentile bootstrap interval over paired "
-        f"{study.unit}s and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} tells them apart and there "
+        f"{study.unit}s and how many pairs. Bold where a paired t test at {1 - LEVEL:.0%} is significant and there "
         f"are {LEAST_PAIRS} pairs; each difference is tested by itself.",
         *_one_answer(study),
     ]
@@ -303,6 +302,9 @@ DEARER = 1.25
 UNLEARNT = "no better than one answer for all"
 """Outcome of a comparison of two models that learnt nothing."""
 
+HARDLY = "with a model that hardly learnt"
+"""Outcome of a comparison with a model whose training did not end below its study's line."""
+
 
 def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
     """Yields a verdict for each study of the claim's question and each variant of its arms, over all budgets that the
@@ -395,7 +397,7 @@ def _on(
 
 def _traded(gap: _Gap, compared: Comparison) -> Comparison:
     """Adjusts a comparison for cost: a second arm that is dearer does not refute the claim."""
-    if compared.sign in (1, None) or gap.gaps.count() < LEAST_PAIRS or compared.outcome == UNLEARNT:
+    if compared.sign in (1, None) or gap.gaps.count() < LEAST_PAIRS or compared.outcome in (UNLEARNT, HARDLY):
         return compared
     first, second = (arm.pretraining.get("seconds") for arm in gap.arms if arm is not None)
     if not first or not second:
@@ -457,20 +459,25 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
     ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
     name = gap.name
     more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
-    need = ("seeds", more)
+    needs: tuple[tuple[str, str], ...] = (("seeds", more),)
+    why = _why_equal(study, gap.arms) if found.equal else ""
+    unlearnt = () if exact else tuple(_unlearnt(study, gap))
     if exact:
         sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
         outcome = ("equal", "above", "below")[sign]
     elif not _learnt(study, gap.arms, gap.columns):
         sign, outcome = 0, UNLEARNT
-        need = ("longer pretraining, for neither model beats one answer for all on", study.named(gap.columns))
+        needs = (("longer pretraining, for neither model beats one answer for all on", study.named(gap.columns)),)
+    elif unlearnt and not why:
+        sign, outcome = 0, HARDLY
+        needs = tuple(("longer pretraining, or another learning rate", name) for name, _ in unlearnt)
     elif found.equal:
         sign, outcome = -int(found.pairs >= LEAST_PAIRS), "equal in every pair"
-        name += _why_equal(study, gap.arms)
+        name += why
     else:
         sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
-        outcome = ("not told apart", "above", "below")[sign]
-    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, (need,))
+        outcome = ("not significantly different", "above", "below")[sign]
+    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, needs, unlearnt)
 
 
 def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
@@ -505,6 +512,17 @@ def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bo
     floors = {column.key: column.constant for column in study.columns}
     found = [(_scores(arm)[key].dropna(), floors[key]) for arm in arms for key in keys if key in _scores(arm)]
     return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)
+
+
+def _unlearnt(study: Study, gap: _Gap) -> Iterator[tuple[str, str]]:
+    """Yields the arms of a gap that hardly learnt, each with how that shows."""
+    for arm in filter(None, gap.arms):
+        loss = arm.pretraining.get("held_out_loss")
+        name = study.label_of(arm.name) + (f" at {percent(arm.budget)}" if len(study.budgets) > 1 else "")
+        if loss is not None and not loss < study.learnt_below:
+            yield name, f"held-out loss {loss:.2f}, line {study.learnt_below:g}"
+        elif not _learnt(study, [arm], gap.columns):
+            yield name, f"not above one class for all on {study.named(gap.columns)}"
 
 
 def _scores(arm: Arm | None) -> pd.DataFrame:

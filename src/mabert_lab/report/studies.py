@@ -218,6 +218,7 @@ class Study:
         columns: Its tasks.
         arms: Its models, by budget.
         finished: Time at which its last cell finished; empty before the first one.
+        learnt_below: Held-out loss in nats a masked token below which an arm's pretraining has learnt.
     """
 
     name: str
@@ -231,6 +232,7 @@ class Study:
     columns: tuple[Column, ...]
     arms: tuple[Arm, ...]
     finished: str = ""
+    learnt_below: float = paper.LEARNT_BELOW
 
     @property
     def question(self) -> str | None:
@@ -377,6 +379,7 @@ def read_study(content: Mapping[str, Any]) -> Study:
         columns=columns,
         arms=tuple(sorted(arms, key=lambda arm: arm.budget)),
         finished=max((str(about.get("date", "")) for about in ran), default=""),
+        learnt_below=float(content.get("learnt_below") or paper.LEARNT_BELOW),
     )
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, partial
 from itertools import chain
@@ -53,7 +53,7 @@ _PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Everything to report.
+    """Everything to report of one folder, or of files that were given by name.
 
     Attributes:
         studies: Studies in the order of the paper's sections, each once per scale.
@@ -62,6 +62,7 @@ class Found:
         throughputs: File name and content.
         engines: File name and content.
         left_out: One line per file that is not shown, with the reason.
+        folder: The folder, as it was given; empty if everything is from one.
     """
 
     studies: tuple[Study, ...]
@@ -70,6 +71,7 @@ class Found:
     throughputs: tuple[tuple[str, dict[str, Any]], ...]
     engines: tuple[tuple[str, dict[str, Any]], ...]
     left_out: tuple[str, ...]
+    folder: str = ""
 
     @cached_property
     def judged(self) -> pd.DataFrame:
@@ -80,50 +82,59 @@ class Found:
         return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
 
 
-def find(paths: Iterable[Path | str]) -> Found:
-    """Finds and reads all results that can be reported.
+def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
+    """Finds and reads all results that can be reported, those of each folder apart.
 
     A file given by name must be complete. A file in a folder that is incomplete or from a trial run goes to `left_out`.
-    With several folders, the title of a study names its folder.
 
     Args:
         paths: JSON files, and folders to search; JSON of other kinds is ignored.
+        apart: Whether to keep folders apart, instead of reading everything as if it were in one.
+
+    Returns:
+        What each folder with results holds, in the order given; files given by name count as one folder.
 
     Raises:
         FileNotFoundError: A path is missing.
         ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
     """
     asked = [Path(path) for path in paths]
-    folders = [path for path in asked if path.is_dir()]
-    whole: dict[str, list[tuple[Path, Any]]] = {kind: [] for kind in KINDS}
-    left_out = []
-    for path in _files(asked):
+    held: dict[str, dict[str, list[tuple[Path, Any]]]] = {}
+    left_out: dict[str, list[str]] = {}
+    for given, path in _files(asked):
+        folder = str(given) if apart and given.is_dir() else "files given by name"
         try:
             kind, result = _read_result(path)
         except ValueError as error:
             if path in asked:
                 raise
-            place = next((path.relative_to(folder) for folder in asked if path.is_relative_to(folder)), path)
-            left_out.append(f"`{place}`: {str(error).removeprefix(f'{path}: ')}")
+            reason = str(error).removeprefix(f"{path}: ")
+            left_out.setdefault(folder, []).append(f"`{path.relative_to(given)}`: {reason}")
         else:
-            if isinstance(result, Study) and len(folders) > 1:
-                own = next((folder for folder in folders if path.is_relative_to(folder)), path)
-                result = replace(result, title=f"{result.title}, from {own}")
             if kind in KINDS:
-                whole[kind].append((path, result))
+                held.setdefault(folder, {each: [] for each in KINDS})[kind].append((path, result))
             elif kind and path in asked:
                 raise ValueError(f"{path} holds results of kind {kind!r}, which no page shows; {HELPS}")
-    if not any(whole.values()):
-        raise ValueError(
-            "; ".join([f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report", HELPS, *left_out])
-        )
+    if not held:
+        nothing = f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report"
+        raise ValueError("; ".join([nothing, HELPS, *chain(*left_out.values())]))
+    several, first = len(held) > 1, next(iter(held))
+    for folder in sorted(left_out.keys() - held.keys()):
+        left_out.setdefault(first, []).extend(f"{folder}, {line}" for line in left_out[folder])
+    return tuple(_found(whole, left_out.get(folder, ()), folder if several else "") for folder, whole in held.items())
+
+
+def _found(whole: Mapping[str, Sequence[tuple[Path, Any]]], left_out: Sequence[str], folder: str) -> Found:
     studies, older = _latest(whole["study"])
     named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
     efficiency = merged(result for _, result in named["efficiency"]) if named["efficiency"] else None
-    return Found(studies, efficiency, named["drift"], named["throughput"], named["engines"], (*older, *left_out))
+    return Found(
+        studies, efficiency, named["drift"], named["throughput"], named["engines"], (*older, *left_out), folder
+    )
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yields each file once, with the path that was given for it."""
     from mabert.data.rows import check_can_read_twice
     from mabert.files.reading import files_below
 
@@ -136,7 +147,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         for file in files_below(path, _PASSED_OVER) if path.is_dir() else [path]:
             if file.resolve() not in seen and (file.suffix == ".json" or file == path):
                 seen.add(file.resolve())
-                yield file
+                yield path, file
 
 
 def _read_result(path: Path) -> tuple[str, Any]:
@@ -286,62 +297,98 @@ def _short(place: str, places: Mapping[str, str]) -> str:
     return f"{head} on {places[machine]}" if machine in places else place
 
 
-def claim_tables(judged: pd.DataFrame, machines: Mapping[str, str]) -> dict[str, Any]:
-    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all."""
-    own = dict(list(judged.groupby("text", sort=False)))
-    found = {text: overall(each["verdict"]) for text, each in own.items()}
-    counted = pd.Series(found).value_counts().reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED]).dropna()
-    decided = [
-        (text, f"**{found[text]}**", _told(each, found[text]), _place(each["claim"].iloc[0]))
-        for text, each in own.items()
-        if found[text] in (HOLDS, FAILS, DEPENDS)
-    ]
-    words = ["Of several comparisons, the weakest is shown. Places of the paper go by its labels.", *WORDS]
+def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
+    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all. Each
+    folder has verdicts and columns of its own; a claim stands in the first table where any folder decides it."""
+    judged = {found.folder: dict(list(found.judged.groupby("text", sort=False))) for found in every}
+    verdicts = pd.DataFrame(
+        {folder: {text: overall(each["verdict"]) for text, each in own.items()} for folder, own in judged.items()}
+    )
+    counted = verdicts.apply(pd.Series.value_counts).reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED])
+    first = next(iter(judged.values()))
 
-    def left(verdict: str) -> pd.DataFrame:
+    def claims_table(texts: Iterable[str], columns: Mapping[str, Callable[[pd.DataFrame, str], str]]) -> pd.DataFrame:
+        head = [f"{name}, {folder}" if folder else name for folder in judged for name in columns]
         rows = [
-            (text, _where(each), _needs(each), _place(each["claim"].iloc[0]))
-            for text, each in own.items()
-            if found[text] == verdict
+            (
+                text,
+                *(
+                    cell(own[text], verdicts.at[text, folder])
+                    for folder, own in judged.items()
+                    for cell in columns.values()
+                ),
+                _place(first[text]["claim"].iloc[0]),
+            )
+            for text in texts
         ]
-        return table("", ("claim", "where", "it would take", "in the paper"), rows)
+        return table("", ("claim", *head, "in the paper"), rows)
 
-    decided_rows = judged[judged["verdict"].isin([HOLDS, FAILS])]
-    costs = [row.place for row in decided_rows.itertuples() if row.claim.kind == "costs"]
+    decided = verdicts.isin([HOLDS, FAILS, DEPENDS]).any(axis=1)
+    still_open = ~decided & verdicts.eq(OPEN).any(axis=1)
+    left: dict[str, Callable[[pd.DataFrame, str], str]] = {
+        "where": lambda own, _: _where(own),
+        "it would take": lambda own, _: _needs(own),
+    }
+    rows = pd.concat([found.judged.assign(folder=found.folder) for found in every])
+    costs = [row.place for row in rows.itertuples() if row.claim.kind == "costs" and row.verdict in (HOLDS, FAILS)]
     devices = {", cpu": "processors", ", cuda": "GPUs"}
+    machines = {found.folder: letters(found.efficiency) for found in every}
+    each = table("", _EVERY, map(_every_row, rows.itertuples()))
+    if any(judged):
+        each.insert(1, "folder", list(rows["folder"]))
     return {
-        "count": len(found),
+        "count": len(verdicts),
         "devices": [name for device, name in devices.items() if any(device in place for place in costs)],
-        "counts": ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted.items()),
-        "decided": table("", ("claim", "verdict", "numbers, and where", "in the paper"), decided),
-        "words": [*words, *(f"{letter} is {machine}." for machine, letter in machines.items())],
-        "open": left(OPEN),
-        "missing": left(UNMEASURED),
-        "every": table("", _EVERY, map(_every_row, judged.itertuples())),
+        "counts": {
+            folder: ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted[folder].dropna().items())
+            for folder in judged
+        },
+        "decided": claims_table(
+            verdicts.index[decided], {"verdict": lambda _, verdict: f"**{verdict}**", "numbers, and where": _told}
+        ),
+        "words": [
+            "Of several comparisons, the weakest is shown. Places of the paper go by its labels.",
+            *WORDS,
+            *(
+                f"{letter} is {machine}" + (f" ({folder})." if folder else ".")
+                for folder, own in machines.items()
+                for machine, letter in own.items()
+            ),
+        ],
+        "open": claims_table(verdicts.index[still_open], left),
+        "missing": claims_table(verdicts.index[~decided & ~still_open], left),
+        "every": each,
     }
 
 
 def _told(own: pd.DataFrame, verdict: str) -> str:
     """Describes the numbers at a claim's places, by verdict if these differ, and how many places tell nothing."""
+    if verdict in (OPEN, UNMEASURED):  # another folder decides it
+        return _where(own) if verdict == OPEN else ""
     parts = []
     if own["group"].all():
         found = [(each, own[own["verdict"] == each]) for each in (HOLDS, FAILS, OPEN)]
         return ". ".join(f"**{each}:** {_counted(each, these, own)}" for each, these in found if len(these))
     for each in (HOLDS, FAILS):
         these = own[own["verdict"] == each]
-        shown = [f"{_numbers(row)} ({row.short})" for row in these.itertuples()]
+        shown = [f"{_numbers(row)} ({_marked(row)})" for row in these.itertuples()]
         if shown:
             parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
     for each in (OPEN, UNMEASURED):
-        if left := list(own.loc[own["verdict"] == each, "short"]):
+        if left := [_marked(row) for row in own[own["verdict"] == each].itertuples()]:
             parts.append(f"**{each}:** {left[0] if len(left) == 1 else f'{len(left)} places'}")
     return ". ".join(parts)
+
+
+def _marked(row: Any) -> str:
+    """Names a place, with the models that hardly learnt there."""
+    return f"{row.short}; {row.mark}" if row.mark else row.short
 
 
 def _where(own: pd.DataFrame) -> str:
     """Names a claim's places; of costs with their numbers, which no other table sums up."""
     named = (
-        f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else row.short
+        f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else _marked(row)
         for row in own.itertuples()
     )
     return "; ".join(named)
@@ -379,7 +426,7 @@ def _every_row(each: Any) -> tuple[str, ...]:
     """Returns the row of a verdict, with the verdict of the paper's own numbers."""
     claim, theirs = each.claim, of_paper(each.claim)
     printed = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
-    return each.text, each.verdict, each.short, each.numbers, "; ".join(each.takes), printed
+    return each.text, each.verdict, _marked(each), each.numbers, "; ".join(each.takes), printed
 
 
 TITLE = "MaBERT: the paper's experiment, run again"
@@ -388,15 +435,16 @@ NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
 """Names of the CSV files in a report's folder."""
 
 
-def report(found: Found, folder: str = "") -> Page:
+def report(every: Sequence[Found], folder: str = "") -> Page:
     """Makes the report: what is decided and what is not, the user's own results, then everything else.
 
     Args:
-        found: As from `find`.
+        every: As from `find`.
         folder: Folder of the figures' files, relative to the page.
     """
     most = {
-        each.title: max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
+        _of(each.title, found): max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
+        for found in every
         for each in found.studies
         if not each.converts  # conversions judge no claim
     }
@@ -404,16 +452,15 @@ def report(found: Found, folder: str = "") -> Page:
         "report.md",
         TITLE,
         folder,
-        found=found,
-        results=found.efficiency,
+        every=every,
         folded=True,
         few=[f"{title} ({count})" for title, count in most.items() if count < LEAST_PAIRS],
         least_pairs=LEAST_PAIRS,
-        claims=claim_tables(found.judged, letters(found.efficiency)),
-        absent=absent(found),
+        claims=claim_tables(every),
+        absent=absent(every),
         method=METHOD,
         limits=LIMITS,
-        origins=_origins(found),
+        origins=_origins(every),
         costs=costs,
         drift=drift,
         paper=paper,
@@ -422,18 +469,24 @@ def report(found: Found, folder: str = "") -> Page:
     )
 
 
-def absent(found: Found) -> list[paper.Table]:
-    """Returns the paper's tables beside which no result stands."""
-    measured = set() if found.efficiency is None else {*found.efficiency.rows["measure"], "parameters"}
-    shown = {printed.label for study in found.studies for printed in study.printed}
+def _of(title: str, found: Found) -> str:
+    """Adds the folder to the title of a result if there are several."""
+    return f"{title}, from {found.folder}" if found.folder else title
+
+
+def absent(every: Sequence[Found]) -> list[paper.Table]:
+    """Returns the paper's tables that no result is shown next to."""
+    costs = [found.efficiency for found in every if found.efficiency is not None]
+    measured = {name for results in costs for name in (*results.rows["measure"], "parameters")}
+    shown = {printed.label for found in every for study in found.studies for printed in study.printed}
     return [each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured]
 
 
-def write_report(found: Found, output: Path) -> list[Path]:
+def write_report(every: Sequence[Found], output: Path) -> list[Path]:
     """Writes the page as HTML, without its folded parts as Markdown, the Markdown's figures, and all numbers as CSV.
 
     Args:
-        found: As from `find`.
+        every: As from `find`.
         output: The page, ``NAME.html``; ``NAME.md`` and the folder ``NAME`` are written beside it. Files of an earlier
             report that this one does not write are removed from the folder.
 
@@ -448,10 +501,10 @@ def write_report(found: Found, output: Path) -> list[Path]:
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")
     folder = output.with_suffix("")
-    document = report(found, folder.name)
+    document = report(every, folder.name)
     files = {output: document.html(), output.with_suffix(".md"): document.markdown()}
     files |= {folder / f"{name}.svg": on_paper(svg) for name, svg in document.linked().items()}
-    files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(found)}
+    files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(every)}
     former = _former(files, output).difference(files)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
@@ -480,24 +533,28 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     return with_best(table(title, ("model", *collections), rows, notes), range(1, len(collections) + 1))
 
 
-def _origins(found: Found) -> pd.DataFrame:
+def _origins(every: Sequence[Found]) -> pd.DataFrame:
     """Makes a table of dates, machines and code, with a row for each kind of result on each machine."""
-    rows = [
-        (study.title, f"`{study.name}-{study.scale}`", about) for study in found.studies for about in study.environments
-    ]
-    sources = () if found.efficiency is None else found.efficiency.sources
-    rows += [("Memory and time", f"`{each.name}`", each.environment) for each in sources]
-    for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
-        rows += [(what, f"`{file}`", result.get("environment") or {}) for file, result in kept]
     lines = [
-        (what, machine_of(about), (about.get("date") or "unknown date")[:10], code_of(about), file)
-        for what, file, about in rows
+        (_of(what, found), machine_of(about), (about.get("date") or "unknown date")[:10], code_of(about), f"`{file}`")
+        for found in every
+        for what, file, about in _sources(found)
     ]
     frame = table("", ("result", "machine", "dates", "code", "files"), lines)
     grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
     joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
     joined.attrs.update(frame.attrs)
     return joined
+
+
+def _sources(found: Found) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yields the kind of each result, its file and its environment."""
+    for study in found.studies:
+        yield from ((study.title, f"{study.name}-{study.scale}", about) for about in study.environments)
+    for source in () if found.efficiency is None else found.efficiency.sources:
+        yield "Memory and time", source.name, source.environment
+    for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
+        yield from ((what, file, result.get("environment") or {}) for file, result in kept)
 
 
 def _rate(row: Mapping[str, Any]) -> str:
@@ -509,19 +566,27 @@ def _rate(row: Mapping[str, Any]) -> str:
     return f"{rate:,.0f} ({ends}{', ' if ends else ''}{row['batch']})"
 
 
-def _frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yields the names and tables of the report's CSV files."""
+def _frames(every: Sequence[Found]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yields the names and tables of the report's CSV files, with a column of folders if there are several."""
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in NUMBERS}
+    for found in every:
+        for name, frame in _own_frames(found):
+            parts[name].append(frame.assign(folder=found.folder) if found.folder else frame)
+    yield from ((name, pd.concat(frames, ignore_index=True)) for name, frames in parts.items() if frames)
+
+
+def _own_frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
     judged = found.judged.drop(columns="claim").rename(columns={"text": "claim"})
     claims, scores, costs, *others = NUMBERS
     judged = judged.assign(takes=judged["takes"].str.join("; "))
-    yield claims, judged[["claim", "verdict", "place", "numbers", "takes"]]
-    if found.studies:
-        yield scores, pd.concat([seeds(study) for study in found.studies], ignore_index=True)
+    yield claims, judged[["claim", "verdict", "place", "mark", "numbers", "takes"]]
+    for study in found.studies:
+        yield scores, seeds(study)
     if found.efficiency is not None:
         yield costs, flat_rows(found.efficiency)
     for name, kept in zip(others, (found.drifts, found.throughputs), strict=True):
-        if kept:
-            yield name, pd.concat([pd.DataFrame(result["rows"]).assign(file=file) for file, result in kept])
+        for file, result in kept:
+            yield name, pd.DataFrame(result["rows"]).assign(file=file)
 
 
 def _former(files: Iterable[Path], output: Path) -> set[Path]:

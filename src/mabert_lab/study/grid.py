@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from mabert.data.rows import check_can_read_twice
 from mabert.files.reading import to_json
 from mabert.schema.check import Checked, check, check_part
-from mabert.schema.ranges import ONE_OR_MORE, Budgets, Seeds
+from mabert.schema.ranges import ONE_OR_MORE, Budgets, Range, Seeds
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders
 from mabert.train.written import read_yaml, set_field, with_overrides
 from mabert_lab.study.tasks import StudyTask
@@ -29,8 +29,8 @@ CONVERTED = {name: f"convert-{name}" for name in ("pattern", "components", "pool
 SCALES = ("tiny", "mini", "small", "paper")
 CONVERT_SCALES = ("convert-tiny", "convert")
 PACKAGED = (*STUDIES, *CONVERTED.values())
-WORDS = ("title", "note")
-"""Fields of a study that only describe it."""
+WORDS = ("title", "note", "learnt_below")
+"""Fields of a study that change none of its runs."""
 
 
 @dataclass
@@ -63,6 +63,8 @@ class Study(Checked):
         label: Label of the paper's table of the same question, with whose rows and claims the report compares it; None
             if there is none.
         note: Explanation for readers of the numbers.
+        learnt_below: Held-out loss in nats a masked token; an arm whose pretraining does not end below it decides no
+            claim. None for the one in `mabert_lab/report/claims.yaml`, which is of a vocabulary of 30,522.
         budgets: Shares of the scale's steps, such as `10%`; each is a separate pretraining.
         finetune: Fields of the fine-tuning recipe of all arms that override the scale's and the task's.
     """
@@ -72,6 +74,7 @@ class Study(Checked):
     reference: str
     label: str | None = None
     note: str = ""
+    learnt_below: Annotated[float | None, Range(0, 100, above=True)] = None
     budgets: Budgets = field(default_factory=lambda: [1.0])
     finetune: dict[str, Any] = field(default_factory=dict)
 
@@ -251,7 +254,7 @@ def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
 def label_of(study: str | Path) -> str:
     """Returns a study's name in tables and files: for the user's own file, followed by a few digits.
 
-    The digits are a hash of what is compared; title and note do not change them.
+    The digits are a hash of what is compared; the fields in `WORDS` do not change them.
     """
     path = find(study, "studies", PACKAGED)
     if path != Path(study):

@@ -42,11 +42,11 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     """Collects the results of a plan, with what is missing and what failed.
 
     Returns:
-        ``kind``, ``version``, ``study``, ``title``, ``label``, ``note``, ``reference``, ``scale``, ``environment`` of
-        what ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``. Each row is an ``arm`` at a
-        ``budget`` with its ``pretraining``, the ``scores`` of finished seeds by column, metric and seed, and the
-        ``rates`` that fine-tuning chose by column. If arms are conversions, `settings` has the ``conversion``,
-        ``pretraining`` describes it, and ``scores`` are by conversion.
+        ``kind``, ``version``, ``study``, ``title``, ``label``, ``note``, ``reference``, ``learnt_below``, ``scale``,
+        ``environment`` of what ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``. Each row is
+        an ``arm`` at a ``budget`` with its ``pretraining``, the ``scores`` of finished seeds by column, metric and
+        seed, and the ``rates`` that fine-tuning chose by column. If arms are conversions, `settings` has the
+        ``conversion``, ``pretraining`` describes it, and ``scores`` are by conversion.
     """
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
@@ -59,6 +59,7 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         "label": plan.study.label,
         "note": plan.study.note,
         "reference": plan.study.reference,
+        "learnt_below": plan.study.learnt_below,
         "scale": plan.scale_name,
         "environment": environments[-1] if environments else measured_on(),
         "environments": environments,

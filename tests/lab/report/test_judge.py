@@ -16,7 +16,7 @@ from mabert_lab.report import paper
 from mabert_lab.report.costs import least_calls
 from mabert_lab.report.drift import SITUATIONS
 from mabert_lab.report.efficiency import NAMES
-from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, claims, judge, overall
+from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, claims, judge, overall
 from mabert_lab.report.studies import Arm
 from mabert_lab.report.whole import of_paper, papers_results, papers_study, verdicts_on
 from mabert_lab.report.whole import verdicts as every_verdict
@@ -436,6 +436,61 @@ def test_what_is_no_better_than_one_answer_for_all_decides_nothing():
     (found,) = verdicts_on(BEST, [replace(made, columns=floors)], None, [])
     assert found.verdict == OPEN
     assert found.takes == ("longer pretraining, for neither model beats one answer for all on: CoLA, RTE",)
+
+
+WORST = next(claim for claim in SCORES if claim.claim.startswith("Mamba layers alone are the worst"))
+TRANSFORMER = "TTTTTTTTTTTT"
+
+
+def with_losses(made, losses):
+    """The study with held-out losses by arm, 5.0 where none is given."""
+
+    def of(arm):
+        return {**arm.pretraining, "held_out_loss": losses.get(arm.name, 5.0)}
+
+    return replace(made, arms=tuple(replace(arm, pretraining=of(arm)) for arm in made.arms))
+
+
+@pytest.mark.parametrize("loss", [LEARNT_BELOW, 6.48, float("inf")])
+def test_an_arm_that_hardly_learnt_is_marked_and_decides_nothing_alone(loss):
+    mark = f"{TRANSFORMER} had hardly learnt: held-out loss {loss:.2f}, line {LEARNT_BELOW}"
+    by_it_alone = study(WORST, lambda arm, mean: mean - 0.5 * (arm == TRANSFORMER))
+    (learnt,) = verdicts_on(WORST, [with_losses(by_it_alone, {})], None, [])
+    assert (learnt.verdict, learnt.mark) == (FAILS, "")
+    (found,) = verdicts_on(WORST, [with_losses(by_it_alone, {TRANSFORMER: loss})], None, [])
+    assert (found.verdict, found.mark) == (OPEN, mark)
+    assert found.takes == (f"longer pretraining, or another learning rate: {TRANSFORMER}",)
+    (others,) = verdicts_on(WORST, [with_losses(study(WORST, mirrored), {TRANSFORMER: loss})], None, [])
+    assert (others.verdict, others.mark) == (FAILS, mark), "others refute it as well"
+
+
+@pytest.mark.parametrize("claim", SCORES, ids=short)
+def test_arms_that_hardly_learnt_decide_no_claim_and_a_study_may_name_its_own_line(claim):
+    made = study(claim, mirrored, dear=1000.0)
+    unlearnt = with_losses(made, dict.fromkeys((arm.name for arm in made.arms), 9.0))
+    (found,) = verdicts_on(claim, [unlearnt], None, [])
+    assert (found.verdict, "had hardly learnt: held-out loss 9.00" in found.mark) == (OPEN, True)
+    (found,) = verdicts_on(claim, [replace(unlearnt, learnt_below=9.1)], None, [])
+    assert (found.verdict, found.mark) == (FAILS, "")
+
+
+def test_an_arm_that_beats_one_class_for_all_nowhere_is_marked():
+    made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4})
+    floors = tuple(replace(column, constant=0.45) for column in made.columns)
+    (found,) = verdicts_on(BEST, [replace(made, columns=floors)], None, [])
+    assert (found.verdict, found.mark) == (OPEN, "3 models had hardly learnt: not above one class for all on CoLA, RTE")
+
+
+def test_one_model_twice_needs_no_learning_to_be_the_same():
+    made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.5, "none": 0.4})
+    arms = tuple(replace(arm, pretraining={"cell": "one", "held_out_loss": 9.0}) for arm in made.arms)
+    (found,) = verdicts_on(BEST, [replace(made, arms=arms)], None, [])
+    assert (found.verdict, found.mark) == (
+        FAILS,
+        f"4 models had hardly learnt: held-out loss 9.00, line {LEARNT_BELOW}",
+    )
+    arms = tuple(replace(arm, pretraining={"cell": arm.name, "held_out_loss": 9.0}) for arm in made.arms)
+    assert verdicts(BEST, [replace(made, arms=arms)]) == {OPEN}
 
 
 def test_a_missing_arm_is_named_and_one_that_is_worse_refutes_without_it():

@@ -32,7 +32,7 @@ def test_folders_are_looked_through_and_other_kinds_passed_over(put, tmp_path):
     put("a/list.json", [1])
     put("a/text.txt", "not JSON")
     put("a/throughput.json", {"kind": "throughput", "rows": []})
-    found = find([tmp_path])
+    (found,) = find([tmp_path])
     assert [each.name for each in found.studies] == ["pattern"]
     assert len(found.efficiency.rows) == 1
     assert [name for name, _ in found.throughputs] == ["throughput.json"]
@@ -40,7 +40,7 @@ def test_folders_are_looked_through_and_other_kinds_passed_over(put, tmp_path):
 
 def test_a_file_given_twice_is_read_once(put, tmp_path):
     path = put("study.json", study(ROWS))
-    found = find([tmp_path, path, path])
+    (found,) = find([tmp_path, path, path])
     assert len(found.studies) == 1
     assert not found.left_out
 
@@ -50,35 +50,49 @@ def test_scales_stand_beside_each_other_and_of_one_scale_the_latest_stays(put, t
     put("mini.json", study(ROWS, scale="mini"))
     later = {**ENVIRONMENT, "date": "2026-02-01T00:00:00+00:00"}
     put("a-later.json", study(ROWS, title="later", environment=later))
-    found = find([tmp_path])
+    (found,) = find([tmp_path])
     assert [(each.scale, each.title) for each in found.studies] == [("mini", "Study of pattern"), ("tiny", "later")]
     assert found.left_out == ("`tiny.json`: `a-later.json` is a later state of the same study at the same scale",)
 
 
 def test_a_state_without_a_finished_cell_is_never_later_than_one_with_some(put, tmp_path):
     complete = study(ROWS, title="complete", environments=[ENVIRONMENT])
-    put("a/s.json", complete)
+    put("a.json", complete)
     begun = {**ENVIRONMENT, "date": "2026-02-01T00:00:00+00:00"}
     put("b/s.json", study(ROWS, title="begun", environment=begun, environments=[]))
-    found = find([tmp_path / "a", tmp_path / "b"])
-    assert [each.title for each in found.studies] == [f"complete, from {tmp_path / 'a'}"]
-    assert found.left_out == (
-        f"`{tmp_path / 'b/s.json'}`: `{tmp_path / 'a/s.json'}` is a later state of the same study at the same scale",
-    )
+    (found,) = find([tmp_path])
+    assert [each.title for each in found.studies] == ["complete"]
+    assert found.left_out == ("`s.json`: `a.json` is a later state of the same study at the same scale",)
     earlier = {**ENVIRONMENT, "date": "2025-12-01T00:00:00+00:00"}
     put("b/s.json", study(ROWS, title="grown", environments=[begun, earlier]))
-    folder = tmp_path / "b"
-    assert [each.title for each in find([folder]).studies] == ["grown"]
-    assert [each.title for each in find([tmp_path / "a", folder]).studies] == [f"grown, from {folder}"]
-    assert [each.title for each in find([put("c/s.json", study(ROWS, title="alone", environments=[]))]).studies] == [
-        "alone"
+    assert [each.title for each in find([tmp_path])[0].studies] == ["grown"]
+    alone = put("c/s.json", study(ROWS, title="alone", environments=[]))
+    assert [each.title for each in find([alone])[0].studies] == ["alone"]
+
+
+def test_the_results_of_each_folder_stand_apart_and_in_none_those_that_were_left_out(put, tmp_path):
+    one, other, broken = (
+        put("a/s.json", study(ROWS)),
+        put("b/s.json", study(ROWS)),
+        put("c/s.json", study([], version=2)),
+    )
+    folders = [file.parent for file in (one, other, broken)]
+    found = find([*folders, put("d.json", EFFICIENCY)])
+    assert [each.folder for each in found] == [*map(str, folders[:2]), "files given by name"]
+    assert [len(each.studies) for each in found] == [1, 1, 0]
+    assert [each.left_out for each in found] == [
+        (f"{folders[2]}, `s.json`: version 2 of a study; it must be 1",),
+        (),
+        (),
     ]
+    (together,) = find(folders, apart=False)
+    assert (len(together.studies), together.folder) == (1, "")
 
 
 def test_studies_stand_in_the_papers_order(put, tmp_path):
     for name in ("pooling", "own", "components", "budget", "pattern", "baselines"):
         put(f"{name}.json", study([], name))
-    names = [each.name for each in find([tmp_path]).studies]
+    names = [each.name for each in find([tmp_path])[0].studies]
     assert names == ["pattern", "baselines", "budget", "components", "pooling", "own"]
 
 
@@ -116,7 +130,7 @@ def test_a_damaged_file_is_refused_by_name_and_in_a_folder_left_out_and_told_of(
     with pytest.raises(ValueError, match=r"nothing to report; give .* wrote; `of-a-run/damaged\.json`: "):
         find([tmp_path])
     put("study.json", study(ROWS))
-    found = find([tmp_path])
+    (found,) = find([tmp_path])
     assert len(found.studies) == 1
     (told,) = found.left_out
     assert told.startswith("`of-a-run/damaged.json`: ")

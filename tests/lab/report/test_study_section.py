@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from mabert.schema.check import check
 from mabert_lab.report import paper
 from mabert_lab.report.document import FLAG, MISSING
-from mabert_lab.report.paper import UNMEASURED, papers_table
+from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, papers_table
 from mabert_lab.report.scores import (
     arm_averages,
     arm_chart,
@@ -23,6 +24,7 @@ from mabert_lab.report.scores import (
 )
 from mabert_lab.report.studies import read_study
 from mabert_lab.report.whole import Found, report, verdicts
+from mabert_lab.study.grid import Study
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, read, row, study
 
 MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
@@ -132,7 +134,7 @@ def test_a_metric_beside_the_columns_own_has_a_table_of_its_own():
 
 def test_pretraining_is_in_millions_and_minutes_and_vocabularies_are_told_apart(odd):
     shown = pretraining_table(odd)
-    assert cells(shown, MMT) == ["done", "100", "0.4", "7.100", "0.100", "4.1", "1.5", "vocab.txt"]
+    assert cells(shown, MMT) == ["done", "100", "0.4", "5.100", "0.100", "4.1", "1.5", "vocab.txt"]
     assert cells(shown, "T" * 12) == ["failed", *[MISSING] * 7]
     other = row(MAMBA, {}, MAMBA)
     other["pretraining"]["tokenizer"] = "other.txt"
@@ -159,7 +161,7 @@ def test_an_arm_that_the_paper_does_not_have_stands_alone(label, beside):
 
 def test_what_was_run_and_chosen_is_said(odd):
     def told(study):
-        return report(Found((study,), None, (), (), (), ())).text
+        return report([Found((study,), None, (), (), (), ())]).text
 
     assert "2 of 4 models are pretrained: 10% of 1,000 steps of 32 windows of 128 and then 512 tokens" in told(odd)
     grid = {"learning_rates": [1e-5, 2e-5], "select": "best"}
@@ -167,6 +169,16 @@ def test_what_was_run_and_chosen_is_said(odd):
     assert (
         "learning rate 1e-05 or 2e-05; the learning rate or best epoch is chosen on the data it is scored on" in chosen
     )
+
+
+def test_the_line_below_which_a_model_has_learnt_is_the_studys_own_or_the_reports():
+    asked = {"title": "A", "arms": {"one": {}}, "reference": "one"}
+    for given, line in ((6, 6.0), (None, LEARNT_BELOW)):
+        made = check(Study, {**asked, "learnt_below": given})
+        assert read([], learnt_below=made.learnt_below).learnt_below == line
+    assert read([]).learnt_below == LEARNT_BELOW, "files from before name none"
+    with pytest.raises(ValueError, match="learnt_below is 0; it must be above 0 and at most 100"):
+        check(Study, {**asked, "learnt_below": 0})
 
 
 @pytest.mark.slow
@@ -223,13 +235,13 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     assert cells(shown, "M")[:3] == ["missing", "0 of 1", MISSING]
     assert "over conversions" in score_table(found).attrs["notes"][0]
     assert "paired conversions" in difference_table(found).attrs["notes"][0]
-    whole = report(Found((found,), None, (), (), (), ())).text
+    whole = report([Found((found,), None, (), (), (), ())]).text
     assert "converted: each arm under 2 seeds from `an-encoder`, tokens 1000, on `a.txt`. Each conversion is" in whole
     assert "Another question." in whole
     assert cells(side_by_side(found), "MMT") == ["0.210 ± 0.014 (2)"]
     (sections,) = re.findall(r"^## By conversion.*?(?=^## )", whole, re.M | re.S)
     assert sections.count("\n### Study of convert-pattern (") == 1
-    assert "## By conversion" not in report(Found((read([]),), None, (), (), (), ())).text
+    assert "## By conversion" not in report([Found((read([]),), None, (), (), (), ())]).text
     assert "Too few seeds" not in whole
     assert "Average score of each model: Study" in whole
     assert {each.verdict for each in verdicts((found,), None, ())} == {UNMEASURED}

@@ -1,5 +1,6 @@
 """The report is one page with nothing fetched, the same as Markdown, its figures, and its numbers as CSV."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,21 +15,21 @@ import pytest
 from mabert_lab import cli, report
 from mabert_lab.report.document import Page, loss_chart, markdown, number, on_paper, stage_ends, table, with_best
 from mabert_lab.report.paper import claims
-from mabert_lab.report.whole import Found, absent, find, throughput_table, write_report
+from mabert_lab.report.whole import Found, absent, claim_tables, find, throughput_table, write_report
 from mabert_lab.report.whole import report as page_of
 from tests.lab.pages import fetched
-from tests.lab.report.studies import like_the_paper, read, row
+from tests.lab.report.studies import like_the_paper, read, row, study
 
 
 @pytest.fixture(scope="module")
 def found(results):
-    return find([results])
+    return find([results])[0]
 
 
 @pytest.fixture(scope="module")
 def written(found, tmp_path_factory):
     output = tmp_path_factory.mktemp("report") / "out/report.html"
-    return output, write_report(found, output)
+    return output, write_report([found], output)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_mea
 
 @pytest.mark.slow
 def test_a_claim_stands_in_one_row_of_the_first_tables(found):
-    text = page_of(found).text.partition("<details><summary>Every claim at every place")[0]
+    text = page_of([found]).text.partition("<details><summary>Every claim at every place")[0]
     for claim in claims():
         assert text.count(f"| {claim.claim} |") == 1
 
@@ -123,17 +124,17 @@ def test_numbers_are_in_files(written):
 
 def test_too_few_seeds_are_said_before_the_verdicts():
     few = read([row("map", {"cola": [0.5] * 4}, "map")], "pooling", title="Pooling")
-    said, _, _ = page_of(Found((few,), None, (), (), (), ())).text.partition("## What is decided")
+    said, _, _ = page_of([Found((few,), None, (), (), (), ())]).text.partition("## What is decided")
     assert "**Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)\n" in said
     unscored = read([row("map", {}, "map", pretraining={})], "pooling")
-    assert "every score and difference" in page_of(Found((unscored,), None, (), (), (), ())).text
+    assert "every score and difference" in page_of([Found((unscored,), None, (), (), (), ())]).text
 
 
 def test_where_nothing_is_decided_what_is_open_comes_first_with_the_words_explained():
     few = like_the_paper("pooling", 1.0)
     for each in (scores for arm in few for task in arm["scores"].values() for scores in task.values()):
         del each["4"]
-    whole = page_of(Found((read(few, "pooling", ("cola", "rte")),), None, (), (), (), ())).text
+    whole = page_of([Found((read(few, "pooling", ("cola", "rte")),), None, (), (), (), ())]).text
     assert "## What is decided" not in whole
     _, _, still_open = whole.partition("## What cannot be told")
     first, _, _ = still_open.partition("\n## ")
@@ -142,7 +143,7 @@ def test_where_nothing_is_decided_what_is_open_comes_first_with_the_words_explai
 
 def test_the_papers_tables_that_nothing_is_set_beside_are_found(found):
     def labels(found):
-        return {printed.label for printed in absent(found)}
+        return {printed.label for printed in absent([found])}
 
     assert labels(found) == set()
     costs = {"tab:eff_memory", "tab:eff_infer", "tab:eff_train"}
@@ -151,9 +152,31 @@ def test_the_papers_tables_that_nothing_is_set_beside_are_found(found):
 
 
 @pytest.mark.slow
+def test_a_folder_beside_another_changes_none_of_its_verdicts(one_study, tmp_path):
+    other = tmp_path / "toy"
+    other.mkdir()
+    toy = [row(each["arm"], {"cola": [0.0] * 5}, each["paper"]) for each in like_the_paper("pooling", 1.0)]
+    (other / "2.json").write_text(json.dumps(study(toy, "pooling")), encoding="utf-8")
+    alone = find([one_study])
+    ((name, counts),) = claim_tables(alone)["counts"].items()
+    for places in ([one_study, other], [other, one_study]):
+        both = find(places)
+        (beside,) = (found for found in both if found.folder == str(one_study))
+        pd.testing.assert_frame_equal(beside.judged, alone[0].judged)
+        found = claim_tables(both)
+        assert (name, found["counts"][str(one_study)]) == ("", counts)
+        assert {f"verdict, {folder}" for folder in (one_study, other)} < set(found["decided"].columns)
+        page = page_of(both)
+        assert f"by {one_study}: {counts}" in page.text
+        assert len(page.linked()) == 2, "studies of one name have figures of their own"
+        headings = [line for line in page.text.splitlines() if line.startswith("## Study of pooling")]
+        assert [line.rpartition(", from ")[2] for line in headings] == list(map(str, places))
+
+
+@pytest.mark.slow
 def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path):
     output, folder = tmp_path / "report.html", tmp_path / "report"
-    write_report(replace(found, efficiency=None), output)
+    write_report([replace(found, efficiency=None)], output)
     (folder / "notes.txt").write_text("mine")
     text = tmp_path / "report.md"
     text.write_text(text.read_text(encoding="utf-8") + "[mine](report/notes.txt) ![up](report/..)", encoding="utf-8")

@@ -115,10 +115,10 @@ def test_a_file_of_ones_own_is_never_called_as_one_of_the_packages(tmp_path):
     assert label_of("pattern") == "pattern"
     names = set()
     for reference in ("one", "other"):
-        for words in ("title: A\n", "title: B\nnote: of some use\n"):
+        for words in ("title: A\n", "title: B\nnote: of some use\nlearnt_below: 6\n"):
             (tmp_path / "pattern.yaml").write_text(f"{words}reference: {reference}\n")
             names.add(label_of(tmp_path / "pattern.yaml"))
-    assert len(names | {"pattern"}) == 3, "title and note change nothing"
+    assert len(names | {"pattern"}) == 3, "what changes no run changes no name"
     assert all(name.startswith("pattern-") for name in names)
 
 
