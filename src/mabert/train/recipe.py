@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
 """Fields that can name files."""
 
+TENSORBOARD = "tensorboard"
+
+Reporters = Annotated[list[str], ONE_OR_MORE]
+
 Packing = Literal["none", "pack", "unpad"]
 
 
@@ -144,6 +148,8 @@ class TrainingRecipe(Checked, where="training"):
             removes; `pack`, windows concatenated in one row; `none`, padded and masked. With exact masking (the
             default) the results are the same up to rounding and dropout draws; otherwise `pack` is refused.
         compile: Whether each layer is compiled by `torch.compile`, so that a GPU starts fewer kernels.
+        report_to: Where curves go, as transformers' `report_to` names it: `tensorboard`, `wandb`, `mlflow`, `trackio`
+            and so on, `all` or `none`.
     """
 
     steps: Count = 1_000_000
@@ -168,6 +174,7 @@ class TrainingRecipe(Checked, where="training"):
     workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
     compile: bool = False
+    report_to: Reporters = field(default_factory=lambda: [TENSORBOARD])
 
 
 @dataclass
@@ -262,6 +269,7 @@ class FinetuneRecipe(Checked):
         from_scratch: Whether to use random weights instead of the pretrained ones.
         pooling: Pooling; default, the model's.
         padding_safe_masking: Masking; default, the model's. With any but `exact`, batches are run with their padding.
+        report_to: Where curves go, as in `TrainingRecipe`.
     """
 
     learning_rates: Annotated[list[LearningRate], ONE_OR_MORE] | None = None
@@ -280,6 +288,7 @@ class FinetuneRecipe(Checked):
     from_scratch: bool = False
     pooling: Literal["map", "attention", "cls", "mean"] | None = None
     padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] | None = None
+    report_to: Reporters = field(default_factory=lambda: [TENSORBOARD])
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -363,15 +372,19 @@ def recipe_folders() -> tuple[Path, Path]:
     return Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 
 
-def as_mapping(recipe: PretrainRecipe) -> dict[str, Any]:
+def as_mapping(recipe: PretrainRecipe | FinetuneRecipe) -> dict[str, Any]:
     """Returns the recipe as nested plain values, as `load_recipe` reads them.
 
-    `start_from` and `training.compile` are included only if set, so that runs and cells identified by these values keep
-    their names.
+    `start_from`, `training.compile` and `report_to` are included only if set, so that runs and cells identified by
+    these values keep their names.
     """
     content = dataclasses.asdict(recipe)
-    if recipe.start_from is None:
-        del content["start_from"]
-    if not recipe.training.compile:
-        del content["training"]["compile"]
+    training = content.get("training", content)
+    if training["report_to"] == [TENSORBOARD]:
+        del training["report_to"]
+    if isinstance(recipe, PretrainRecipe):
+        if recipe.start_from is None:
+            del content["start_from"]
+        if not recipe.training.compile:
+            del training["compile"]
     return content
