@@ -52,6 +52,7 @@ def test_a_step_has_one_row_with_its_loss_and_its_evaluation():
     assert rows == "step,epoch,loss,learning_rate,eval_loss,seconds\n2,0.5,3.0,,2.5,1.5\n4,,,,,\n"
 
 
+@pytest.mark.slow
 def test_a_pretraining_that_was_killed_goes_on_with_each_step_once(tmp_path, monkeypatch):
     plan, place = recipe(tmp_path, log_steps=1, eval_steps=5), tmp_path / "run"
 
