@@ -25,12 +25,12 @@ class Events(TensorBoardCallback):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.folder = str(folder)
+        self.logging_dir = str(folder)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begins a file of events; it tells TensorBoard to drop the steps after the checkpoint from earlier files."""
         if state.is_world_process_zero:
-            self.tb_writer = self._SummaryWriter(self.folder, purge_step=state.global_step + 1)
+            self.tb_writer = self._SummaryWriter(self.logging_dir, purge_step=state.global_step + 1)
         super().on_train_begin(args, state, control, **kwargs)
 
 
@@ -43,7 +43,7 @@ def table(history: Sequence[Mapping[str, Any]]) -> str:
     rows: dict[int, dict[str, Any]] = {}
     for entry in history:
         rows.setdefault(entry["step"], {}).update(entry)
-    names = dict.fromkeys(name for row in rows.values() for name in row if name not in (*FIRST, LAST, OF_ONE_START))
+    names = sorted({name for row in rows.values() for name in row} - {*FIRST, LAST, OF_ONE_START})
     out = io.StringIO()
     writer = csv.DictWriter(out, [*FIRST, *names, LAST], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
