@@ -100,6 +100,7 @@ OF_OTHERS = {
     "git": {"--error-unmatch", "--porcelain", "--short", "--untracked-files"},
     "pip": {"--exclude-editable", "--no-deps"},
     "sbatch": {"--array", "--gpus", "--requeue", "--signal", "--time", "--wrap"},
+    "tensorboard": {"--logdir"},
     "torchrun": {"--nproc-per-node", "--shutdown-timeout"},
 }
 """Options of other programs that pages and messages name."""

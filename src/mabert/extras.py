@@ -1,5 +1,6 @@
 """Packages that only some commands need, and the message that names the extra to install if one is missing."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 EXTRAS = {
@@ -24,6 +25,27 @@ def check_installed(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise ValueError(_line(package))
+
+
+def check_reporters(names: Sequence[str]) -> None:
+    """Checks that transformers knows all names of `report_to`, and that their packages are installed.
+
+    Raises:
+        ValueError: If not; names the package to install.
+    """
+    if names in (["tensorboard"], ["none"], ["all"], []):  # the extra `train` brings TensorBoard
+        return
+    from transformers.integrations import integration_utils
+
+    known = sorted(integration_utils.INTEGRATION_TO_CALLBACK)
+    # transformers does not list the last two even where they are installed.
+    there = {*integration_utils.get_available_reporting_integrations(), "azure_ml", "flyte"}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"report_to names {name!r}; transformers knows {', '.join(known)}; or all or none alone")
+        if name not in there:
+            package = name.replace("_", "-")
+            raise ValueError(f"report_to names {name!r}, which is not installed: pip install {package}")
 
 
 def lacking(error: ModuleNotFoundError) -> str:

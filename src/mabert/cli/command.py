@@ -65,7 +65,8 @@ def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> No
         text: Help, to which the default is added.
     """
     hint = hints_of(recipe)[name]
-    default = next(field.default for field in dataclasses.fields(recipe) if field.name == name)
+    field = next(field for field in dataclasses.fields(recipe) if field.name == name)
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     if hint is bool:
         group.add_argument(option, dest=name, action="store_true", help=text)
         return

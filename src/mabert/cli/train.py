@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
+from mabert.extras import check_reporters
 from mabert.files.reading import shown
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 from mabert.schema.ranges import BERT_SIZE, MOST_SEEDS, Budget, Seed, Tokens, Vocabulary, range_of
@@ -43,6 +44,7 @@ FIELDS = {
     "pooling": ("--pooling", "how token vectors become one [the model's]"),
     "padding_safe_masking": ("--masking", "masking of padding in the Mamba layers [the model's]"),
     "from_scratch": ("--from-scratch", "start the same model from random weights"),
+    "report_to": ("--report-to", "where curves go: tensorboard, wandb, mlflow, trackio, all, none ... [tensorboard]"),
 }
 """Options of `FinetuneRecipe`'s fields, with their help."""
 
@@ -192,8 +194,9 @@ def run_finetune(options: argparse.Namespace) -> None:
     check_finetune(options)
     options.model = find(options.model)  # a wrong name, before examples are downloaded
     RunFolder(options.output).check({}, options.resume)
-    task, splits = load_examples(options)
     recipe = FinetuneRecipe(**{name: getattr(options, name) for name in FIELDS})
+    check_reporters(recipe.report_to)
+    task, splits = load_examples(options)
     source = asked_for(options, GLUE_OPTIONS if options.task else TABLE_OPTIONS)
     load_libraries()
     from mabert.train.finetune import finetune
@@ -212,6 +215,8 @@ def run_finetune(options: argparse.Namespace) -> None:
             count = len(result["seeds"])
             say(f"{name} {metric}{of}: {mean}{spread} ({count} seed{'s' if count > 1 else ''})")
     if result:
+        for line in options.draw("finetune", result, Path(options.output)):
+            say(line)
         folder = Path(options.output) / f"seed-{result['seeds'][0]}"
         say(f"each seed has a model; use one by: mabert predict {folder} TEXTS")
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
@@ -78,6 +78,18 @@ class SaveOnInterrupt(TrainerCallback):
         self.saved, self.saved_step = time.monotonic(), state.global_step
 
 
+class EvaluateAt(TrainerCallback):
+    """Requests an evaluation after certain steps, beside those that the arguments ask for."""
+
+    def __init__(self, steps: Collection[int]) -> None:
+        self.steps = frozenset(steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> TrainerControl:
+        """Requests the evaluation."""
+        control.should_evaluate = control.should_evaluate or state.global_step in self.steps
+        return control
+
+
 class SmallProcess(TrainerCallback):
     """Keeps a training on a CPU from growing, see `FreedMemory`."""
 
@@ -113,13 +125,10 @@ class Stopwatch(TrainerCallback, ExportableState):
         self.since = time.monotonic()
 
 
-SHOWN = {
-    "loss": "loss {:.3f}",
-    "parts": "of it {}",
-    "eval_loss": "held-out {:.3f}",
-    "eval_accuracy": "accuracy {:.1%}",
-    "learning_rate": "lr {:.1e}",
-}
+MEASURED = {"eval_loss": "held-out {:.3f}", "eval_accuracy": "accuracy {:.1%}"}
+"""Figures of an evaluation, shown together with its step until the next one."""
+
+SHOWN = {"loss": "loss {:.3f}", "parts": "of it {}", "measured": "{}", "learning_rate": "lr {:.1e}"}
 
 WIDTH_OF_THE_REST = 68
 """Terminal columns for bar, steps, rate and times, including spaces."""
@@ -154,7 +163,10 @@ class TrainingBar(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Shows the newest figures."""
-        self.figures |= {name: value for name, value in (logs or {}).items() if name in SHOWN}
+        logs = dict(logs or {})
+        if measured := [form.format(logs[name]) for name, form in MEASURED.items() if name in logs]:
+            logs["measured"] = f"{', '.join(measured)} at step {state.global_step:,}"
+        self.figures |= {name: value for name, value in logs.items() if name in SHOWN}
         shown = [form.format(self.figures[name]) for name, form in SHOWN.items() if name in self.figures]
         if self.bar is not None:
             # A narrow terminal shows steps, rate and time left, and only as many figures as fit.

@@ -53,7 +53,8 @@ def finetune(
         task: From `load_glue` (by `glue_task`) or `load_own`.
         splits: The task's examples, from the same loader.
         output: Output folder. Each `seed-N` holds a model, its `result.json`, predictions and the leaderboard's file;
-            the top `result.json` covers all finished seeds, including those of earlier starts.
+            the top `result.json` covers all finished seeds, including those of earlier starts. `history` and
+            `tensorboard` hold each training's curves.
         recipe: How to train.
         seeds: Seeds of the head's initialisation, order and dropout. The first seed of a new folder chooses among
             several learning rates, also for seeds that are added later.

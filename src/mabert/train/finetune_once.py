@@ -1,7 +1,6 @@
 """One training of a fine-tuning: its batches in parts, an evaluation after each epoch, the best weights so far."""
 
 import logging
-from collections.abc import Collection
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +10,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel, TrainerCallback, set_seed
+from transformers import PreTrainedModel, set_seed
 
 from mabert.data.batches import SplitBatches, batch_share
 from mabert.files.writing import CannotSaveError
 from mabert.model import MaBertConfig
+from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.finetune_run import SMALLER, Job
+from mabert.train.run import HISTORIES, LOGS
 from mabert.train.trainer import MaBertTrainer, collator_of, training_arguments
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class FinetuneTrainer(MaBertTrainer):
 
     def __init__(self, model: PreTrainedModel, job: Job, rate: float, seed: int) -> None:
         recipe, processes, self.whole = job.recipe, job.processes.num_processes, job.batches(seed)
-        steps = len(self.whole)
+        steps, name = len(self.whole), job.name_of(rate, seed)
         super().__init__(
             model=model,
             args=training_arguments(
@@ -69,6 +70,8 @@ class FinetuneTrainer(MaBertTrainer):
                 logging_steps=max(1, min(50, steps // 20)),
                 save_strategy="no",
                 save_total_limit=1,
+                report_to=recipe.report_to,
+                run_name=f"{job.folder.resolve().name}/{name}",
             ),
             data_collator=collator_of(recipe.packing, job.model.tokenizer),
             train_dataset=job.examples["train"],
@@ -76,6 +79,8 @@ class FinetuneTrainer(MaBertTrainer):
             batches=self.whole if processes == 1 else SplitBatches(self.whole, processes),
             title=f"{job.kind.task.name} seed {seed} lr {rate:g}" if job.progress else None,
             step_tokens=[sum(map(self.whole.lengths.__getitem__, batch)) for batch in self.whole],
+            table_file=job.folder / HISTORIES / f"{name}.csv",
+            events=job.folder / LOGS / name,
             callbacks=job.callbacks,
         )
         # Every family's loss is the mean over the loss terms of its input, see `own_part`. Trainer would take the loss
@@ -92,8 +97,7 @@ class FinetuneTrainer(MaBertTrainer):
         ends = [0, *self.whole.epoch_ends()]
         return [
             {**entry, "epoch": round(float(np.interp(entry["step"], ends, range(len(ends)))), 4)}
-            for entry in self.state.log_history
-            if "train_runtime" not in entry
+            for entry in super().history
         ]
 
     @cached_property
@@ -157,15 +161,3 @@ class FinetuneTrainer(MaBertTrainer):
         kept = Path(resume_from_checkpoint) / BEST
         if kept.is_file():
             self.best_weights = load_file(kept)
-
-
-class EvaluateAt(TrainerCallback):
-    """Requests an evaluation after certain steps."""
-
-    def __init__(self, steps: Collection[int]) -> None:
-        self.steps = frozenset(steps)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Requests the evaluation."""
-        control.should_evaluate = state.global_step in self.steps
-        return control

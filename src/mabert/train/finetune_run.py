@@ -23,6 +23,7 @@ from mabert.data.collate import Collator
 from mabert.data.encode import Examples
 from mabert.data.glue import GlueTask
 from mabert.data.tasks import Rows, Task
+from mabert.extras import check_reporters
 from mabert.files.reading import read_json_if_there, to_json
 from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
 from mabert.machine.precision import resolve_precision, warn_of_emulation
@@ -30,13 +31,13 @@ from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
 from mabert.train.kinds import Kind, kind_of
-from mabert.train.recipe import FinetuneRecipe, check_packing, check_seeds, unpad_of
+from mabert.train.recipe import FinetuneRecipe, as_mapping, check_packing, check_seeds, unpad_of
 from mabert.train.run import RESULT, UNFINISHED, RunFolder, grid_file
 from mabert.train.trainer import TrainingDivergedError, joined, rows_at_once
 
 logger = logging.getLogger(__name__)
 
-FREE = ("resolved.processes", "resolved.chosen_under")
+FREE = ("report_to", "resolved.processes", "resolved.chosen_under")
 """Fields that a resumed run may change."""
 
 SMALL_TASKS = ("cola", "mrpc", "rte")
@@ -190,7 +191,11 @@ class Job:
 
     def checkpoints(self, rate: float, seed: int) -> Path:
         """Returns the folder for a training's checkpoints."""
-        return self.folder / UNFINISHED / f"seed-{seed}-lr-{rate:g}"
+        return self.folder / UNFINISHED / self.name_of(rate, seed)
+
+    def name_of(self, rate: float, seed: int) -> str:
+        """Returns the name of a training among those of the fine-tuning."""
+        return f"seed-{seed}-lr-{rate:g}"
 
 
 def resolve(
@@ -209,6 +214,7 @@ def resolve(
 ) -> Job:
     """Resolves a fine-tuning and claims its folder; arguments and errors are those of `mabert.train.finetune`."""
     seeds = check_seeds(seeds)
+    check_reporters(recipe.report_to)
     processes = joined(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
@@ -218,7 +224,7 @@ def resolve(
     longest = longest_input(opened.config, opened.tokenizer, recipe.max_length)
     folder, writes = RunFolder(output, FREE, trusted), processes.is_main_process
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
-    request |= dataclasses.asdict(recipe)
+    request |= as_mapping(recipe)
     if writes:
         warn_of_emulation(recipe.precision)
         folder.check(request, resume)

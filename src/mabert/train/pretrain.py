@@ -16,10 +16,12 @@ from mabert.files.writing import filling
 from mabert.machine.memory import naming_memory
 from mabert.model import MaBertConfig
 from mabert.model.boundaries import ON_HOST
+from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
 from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe
+from mabert.train.run import HISTORY, LOGS
 from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, size_of
 
 BETWEEN = "between"
@@ -44,7 +46,7 @@ def pretrain(
 
     Args:
         recipe: The recipe to run.
-        output: Folder for checkpoints, the final model with its tokenizer, TensorBoard logs and `result.json`.
+        output: Folder for checkpoints, the final model with its tokenizer, curves and `result.json`.
         resume: Whether to resume the run in `output`; it reaches the same weights as an uninterrupted run.
         resume_from: Name of the checkpoint to resume from if the newest is damaged; newer damaged ones are removed.
         trusted: Whether the caller knows that `output` holds this run, as a study does by a cell's name. Then the same
@@ -109,7 +111,7 @@ def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str
         "steps": state.global_step,
         "tokens": state.num_input_tokens_seen,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "history": [entry for entry in state.log_history if "loss" in entry or "eval_loss" in entry],
+        "history": trainer.history,
     }
 
 
@@ -144,8 +146,12 @@ class PretrainTrainer(MaBertTrainer):
             step_tokens=run.step_tokens(),
             decay_exempt=training.decay_exempt,
             loss_limit=EXPLODED * math.log(len(run.tokenizer)),
+            table_file=run.folder.path / HISTORY,
+            events=run.folder.path / LOGS,
             callbacks=callbacks,
         )
+        # While training, and before the last checkpoint: nothing can be reported later.
+        self.add_callback(EvaluateAt([training.steps]))
         self.family = run.family
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:

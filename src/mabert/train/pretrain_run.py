@@ -18,6 +18,7 @@ from mabert.data.cache import IDS, build_cache
 from mabert.data.corpus import Source
 from mabert.data.mlm import IGNORED, MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
+from mabert.extras import check_reporters
 from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
@@ -26,7 +27,7 @@ from mabert.model import MaBertConfig
 from mabert.opening.opened import Opened, open_model
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.recipe import PretrainRecipe, as_mapping, check_packing, unpad_of
-from mabert.train.run import LOGS, RunFolder
+from mabert.train.run import RunFolder
 from mabert.train.trainer import training_arguments
 from mabert.train.vocabulary import find_tokenizer
 
@@ -43,6 +44,7 @@ FREE = (
     "training.gradient_checkpointing",
     "training.packing",
     "training.compile",
+    "training.report_to",
     "data.cache",
     "resolved.processes",
 )
@@ -167,11 +169,13 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
 
     Raises:
-        ValueError: If there is no text, or whole micro-batches over all processes do not add up to the batch.
+        ValueError: If there is no text, a package to report to is missing, or whole micro-batches over all processes do
+            not add up to the batch.
     """
     training = recipe.training
     if not recipe.data.sources:
         raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
+    check_reporters(training.report_to)
     if training.warmup_steps >= training.steps:
         message = "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak"
         logger.warning(message, training.warmup_steps, training.steps)
@@ -183,8 +187,6 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
             f"{training.micro_batch_size} times {processes} process(es)"
         )
     twentieth = max(1, training.steps // 20)
-    # Trainer reads TensorBoard's folder only from the environment.
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder / LOGS)
     same = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")
     own: dict[str, Any] = {"optim": "adafactor"} if training.optimizer == "adafactor" else {}
     if training.schedule == "wsd":
@@ -209,7 +211,8 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
         save_steps=training.save_steps or twentieth,
         save_total_limit=training.keep_checkpoints,
         dataloader_num_workers=training.workers,
-        report_to=["tensorboard"],
+        report_to=training.report_to,
+        run_name=folder.resolve().name,
         ddp_find_unused_parameters=False,
         include_num_input_tokens_seen="non_padding",
     )

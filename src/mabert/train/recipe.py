@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
 """Fields that can name files."""
 
+TENSORBOARD = "tensorboard"
+
+Reporters = Annotated[list[str], ONE_OR_MORE]
+
 Packing = Literal["none", "pack", "unpad"]
 
 
@@ -147,6 +151,8 @@ class TrainingRecipe(Checked, where="training"):
             removes; `pack`, windows concatenated in one row; `none`, padded and masked. With exact masking (the
             default) the results are the same up to rounding and dropout draws; otherwise `pack` is refused.
         compile: Whether each layer is compiled by `torch.compile`, so that a GPU starts fewer kernels.
+        report_to: Where curves go, as transformers' `report_to` names it: `tensorboard`, `wandb`, `mlflow`, `trackio`
+            and so on, `all` or `none`.
     """
 
     steps: Count = 1_000_000
@@ -173,6 +179,7 @@ class TrainingRecipe(Checked, where="training"):
     workers: Annotated[int, Range(0, 64)] = 0
     packing: Packing = "unpad"
     compile: bool = False
+    report_to: Reporters = field(default_factory=lambda: [TENSORBOARD])
 
 
 @dataclass
@@ -267,6 +274,7 @@ class FinetuneRecipe(Checked):
         from_scratch: Whether to use random weights instead of the pretrained ones.
         pooling: Pooling; default, the model's.
         padding_safe_masking: Masking; default, the model's. With any but `exact`, batches are run with their padding.
+        report_to: Where curves go, as in `TrainingRecipe`.
     """
 
     learning_rates: Annotated[list[LearningRate], ONE_OR_MORE] | None = None
@@ -285,6 +293,7 @@ class FinetuneRecipe(Checked):
     from_scratch: bool = False
     pooling: Literal["map", "attention", "cls", "mean"] | None = None
     padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] | None = None
+    report_to: Reporters = field(default_factory=lambda: [TENSORBOARD])
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -368,20 +377,25 @@ def recipe_folders() -> tuple[Path, Path]:
     return Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 
 
-def as_mapping(recipe: PretrainRecipe) -> dict[str, Any]:
+def as_mapping(recipe: PretrainRecipe | FinetuneRecipe) -> dict[str, Any]:
     """Returns the recipe as nested plain values, as `load_recipe` reads them.
 
-    `start_from` and `LATER` are included only if they differ from their defaults, so that runs and cells identified by
-    these values keep their names.
+    Fields of `LATER` are included only if they differ from their defaults, so that runs and cells identified by these
+    values keep their names.
     """
-    content, usual = dataclasses.asdict(recipe), TrainingRecipe()
-    if recipe.start_from is None:
-        del content["start_from"]
-    for name in LATER:
-        if getattr(recipe.training, name) == getattr(usual, name):
-            del content["training"][name]
+    content = dataclasses.asdict(recipe)
+    for fields in (content, content.get("training", {})):
+        for name in LATER.keys() & fields.keys():
+            if fields[name] == LATER[name]:
+                del fields[name]
     return content
 
 
-LATER = ("compile", "optimizer", "schedule")
-"""Fields of `training` that the first recipes did not have."""
+LATER: dict[str, Any] = {
+    "start_from": None,
+    "compile": False,
+    "optimizer": "adamw",
+    "schedule": "linear",
+    "report_to": [TENSORBOARD],
+}
+"""Fields that the first recipes did not have, with their defaults."""

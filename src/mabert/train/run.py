@@ -13,6 +13,10 @@ from mabert.train.written import read_yaml
 REQUEST = "request.yaml"
 RESULT = "result.json"
 LOGS = "tensorboard"
+HISTORY = "history.csv"
+HISTORIES = "history"
+"""Folder of the tables in runs of several trainings."""
+
 UNFINISHED = "unfinished"
 """Folder for the checkpoints of unfinished trainings, in runs of several."""
 
@@ -86,7 +90,7 @@ class RunFolder:
 
     def _holds_results(self) -> bool:
         # A run that failed before its first result leaves only these; starting again loses nothing.
-        names = (entry for entry in self.path.iterdir() if entry.name not in (REQUEST, LOGS))
+        names = (entry for entry in self.path.iterdir() if entry.name not in (REQUEST, LOGS, HISTORY, HISTORIES))
         kept = (entry for entry in names if not entry.name.endswith(WRITING))
         return any(entry.name != UNFINISHED or any(map(Path.is_file, entry.rglob("*"))) for entry in kept)
 

@@ -1,9 +1,11 @@
 """transformers' Trainer with whole checkpoints, and stops on divergence and on Ctrl-C."""
 
 import atexit
+import contextlib
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
 
@@ -23,6 +26,7 @@ from mabert.machine.memory import naming_memory
 from mabert.machine.precision import resolve_precision
 from mabert.train import checkpoint
 from mabert.train.callbacks import SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar
+from mabert.train.curves import Events, end_reports, table
 from mabert.train.objective import decay_parameter_names
 from mabert.train.recipe import Packing
 
@@ -34,6 +38,9 @@ SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_M
 
 SAVE_SECONDS = 600.0
 """Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation."""
+
+TABLE_SECONDS = 10.0
+"""Least seconds between two writes of the table: the whole log is written each time."""
 
 
 class TrainingDivergedError(ValueError):
@@ -100,6 +107,8 @@ class MaBertTrainer(RecordingTrainer):
         save_seconds: Seconds between two checkpoints by the clock; default, `SAVE_SECONDS`.
         decay_exempt: See `mabert.train.objective`.
         loss_limit: A loss above it counts as divergence; default, no limit.
+        table_file: CSV file for the log; default, none.
+        events: Folder for TensorBoard's events, if `report_to` names it.
         callbacks: Additional transformers callbacks.
         arguments: As `Trainer` takes them.
     """
@@ -115,6 +124,8 @@ class MaBertTrainer(RecordingTrainer):
         save_seconds: float | None = None,
         decay_exempt: str = "default",
         loss_limit: float = math.inf,
+        table_file: Path | None = None,
+        events: Path | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         **arguments: Any,
     ) -> None:
@@ -122,12 +133,15 @@ class MaBertTrainer(RecordingTrainer):
         self.stopwatch = Stopwatch()
         super().__init__(callbacks=[self.interrupt, self.stopwatch, SmallProcess(), *callbacks], **arguments)
         self.remove_callback(PrinterCallback)
+        if events is not None and self.pop_callback(TensorBoardCallback) is not None:
+            self.add_callback(Events(events))
         self.bar = None if title is None else TrainingBar(title, list(accumulate(step_tokens)))
         if self.bar is not None:
             self.add_callback(self.bar)
         self.batches = batches
         self.decay_exempt = decay_exempt
         self.loss_limit = loss_limit
+        self.table_file, self.table_written = table_file, -math.inf
         self.staging: Path | None = None
         self.at_once = "before its first batch"
         self.unread: Unread | None = None
@@ -166,6 +180,24 @@ class MaBertTrainer(RecordingTrainer):
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         self.check_last_loss()  # what is logged was waited for
         super().log(logs, start_time)
+        self.state.log_history[-1]["seconds"] = round(self.stopwatch.seconds, 1)
+        if time.monotonic() - self.table_written > TABLE_SECONDS:
+            self.write_table()
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The log: losses and evaluations with their steps and the seconds of training up to them."""
+        return [entry for entry in self.state.log_history if "train_loss" not in entry]  # of the whole training
+
+    def write_table(self) -> None:
+        """Writes the log as a table."""
+        # A training that failed before its first step leaves the table of an earlier start.
+        if self.table_file is None or not self.args.should_save or not self.history:
+            return
+        with contextlib.suppress(OSError):  # a table is no reason to end a training
+            self.table_file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.table_file, table(self.history), lasting=False)
+        self.table_written = time.monotonic()
 
     def is_diverged(self, loss: float) -> bool:
         """Checks whether a loss is not finite or above `loss_limit`."""
@@ -187,6 +219,7 @@ class MaBertTrainer(RecordingTrainer):
         self.check_last_loss()
         metrics = self.measure()
         self.log(metrics)
+        self.write_table()
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -211,6 +244,8 @@ class MaBertTrainer(RecordingTrainer):
                 trained = super().train(resume_from_checkpoint and str(resume_from_checkpoint), **options)
                 self.check_last_loss()
         finally:
+            self.write_table()
+            end_reports(self.args.report_to)
             if self.bar is not None:
                 self.bar.close()
         if self.interrupt.interrupted:

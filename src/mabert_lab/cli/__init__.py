@@ -7,6 +7,7 @@ from typing import Any
 from mabert import cli
 from mabert.extras import lacking
 from mabert.files.writing import write_text
+from mabert.train.run import HISTORIES
 from mabert_lab.cli.measure import add_bench, add_demo, add_report
 from mabert_lab.cli.study import add_study
 
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def draw(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
-    """Draws the page of a conversion and the losses of a pretraining, see `mabert.cli.command.Draw`."""
+    """Draws the page of a conversion and the losses of a training, see `mabert.cli.command.Draw`."""
     try:
         if command == "convert":
             from mabert_lab.report.conversion import render
@@ -32,5 +33,10 @@ def draw(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
             outcome = result["outcome"]
             chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
             write_text(folder / "loss.svg", on_paper(chart))
+        elif command == "finetune":
+            from mabert_lab.report.document import losses_chart, on_paper
+
+            if tables := sorted((folder / HISTORIES).glob("*.csv")):
+                write_text(folder / "loss.svg", on_paper(losses_chart(tables)))
     except ModuleNotFoundError as error:
         yield f"no figures: {lacking(error)}"

@@ -4,6 +4,7 @@ Tables are data frames of text with a title and notes in their attributes. Pages
 own HTML template, which extends the page's.
 """
 
+import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -322,6 +323,20 @@ def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()
         "held out": (list(held_out), list(held_out.values())),
     }
     return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
+
+
+def losses_chart(tables: Sequence[Path]) -> str:
+    """Draws the training losses of a fine-tuning, a line for each of its trainings, as SVG.
+
+    Args:
+        tables: The trainings' logs in CSV, with the columns `step` and `loss`.
+    """
+    lines = {}
+    for table in tables:
+        with table.open(encoding="utf-8", newline="") as rows:
+            logged = [row for row in csv.DictReader(rows) if row["loss"]]
+        lines[table.stem] = [int(row["step"]) for row in logged], [float(row["loss"]) for row in logged]
+    return line_chart(lines, "step", "training loss")
 
 
 def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -176,7 +176,8 @@ class Scale(Checked):
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
         """Returns the fine-tuning recipe of an arm on a task."""
         # One learning rate for all arms, whatever their width, unless scale, task or arm names others.
-        fields = {"learning_rates": [2e-5], **self.finetune, **task.finetune, **arm.finetune}
+        # Curves of hundreds of short trainings are not worth their time, unless somebody asks.
+        fields = {"learning_rates": [2e-5], "report_to": ["none"], **self.finetune, **task.finetune, **arm.finetune}
         return check(FinetuneRecipe, fields, "finetune")
 
 

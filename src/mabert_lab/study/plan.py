@@ -187,7 +187,7 @@ class Planner:
             "task": task.task.name,
             "data": self.digests[task.task.name],
             "recipe": {
-                **dataclasses.asdict(recipe),
+                **without(dataclasses.asdict(recipe), ("report_to",)),
                 "epochs": epochs,
                 "precision": resolve_precision(recipe.precision),
                 **self.own(start, recipe),

@@ -12,7 +12,7 @@ from mabert.files.writing import write_text
 from mabert.train.finetune_run import epochs_of
 from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
-from mabert_lab.study.cells import Cell, CellFiles
+from mabert_lab.study.cells import Cell, CellFiles, without
 from mabert_lab.study.conversions import BLOCK
 from mabert_lab.study.grid import Arm
 from mabert_lab.study.plan import TOKENIZERS, Plan, Row
@@ -117,7 +117,7 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
     """Returns how the reference arm is fine-tuned on a task."""
     task = plan.tasks[name]
     recipe = plan.scale.finetuning(plan.study.arms[plan.study.reference], task.asked)
-    return {**dataclasses.asdict(recipe), "epochs": epochs_of(recipe, task.task)}
+    return {**without(dataclasses.asdict(recipe), ("report_to",)), "epochs": epochs_of(recipe, task.task)}
 
 
 def found(

@@ -58,6 +58,8 @@ TRAINING = ("pretrain", "training")
         (("finetune", "padding_safe_masking"), "exact", set()),
         ((*TRAINING, "micro_batch_size"), 8, set()),
         ((*TRAINING, "save_steps"), 6, set()),
+        ((*TRAINING, "report_to"), ["none"], set()),
+        (("finetune", "report_to"), ["tensorboard"], set()),
         (("pretrain", "data", "cache"), "elsewhere", set()),
         (("seeds",), [0, 1, 2], set()),
     ],
