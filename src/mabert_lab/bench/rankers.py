@@ -141,10 +141,12 @@ class ByBm25:
 WORDS: dict[str, Callable[[], Ranker]] = {"BM25": ByBm25, "TF-IDF": ByTfIdf}
 
 
-def together(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Returns the scores of vectors and words together, (queries, texts)."""
-    ways = ((way - way.mean(1, keepdims=True)) / way.std(1, keepdims=True).clip(1e-9) for way in (vectors, words))
-    return sum(ways)
+def together(*ways: np.ndarray) -> np.ndarray:
+    """Returns the scores of several methods together, (queries, texts): of one, its own; else the sum of standardised
+    ones."""
+    if len(ways) == 1:
+        return ways[0]
+    return sum((way - way.mean(1, keepdims=True)) / way.std(1, keepdims=True).clip(1e-9) for way in ways)
 
 
 def rankers_of(name: str) -> dict[str, Ranker]:

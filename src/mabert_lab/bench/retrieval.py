@@ -242,8 +242,8 @@ def run(
     questions: str | None = None,
     tasks: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Measures models, BM25 and TF-IDF, and each model together with BM25; prints the tables, and writes a dated file
-    after each method.
+    """Measures models, BM25 and TF-IDF, each model together with BM25, and its whole texts and best passages together
+    with it; prints the tables, and writes a dated file after each method.
 
     Args:
         models: See `rankers_of`.
@@ -262,9 +262,8 @@ def run(
             raise ValueError(f"there is no task {unknown[0]!r} for {data}; there are {', '.join(known)}")
         searches = [search for search in searches if search.name in tasks]
     searches += [] if questions is None else [own_search(questions)]
-    rankers = [pair for model in models for pair in rankers_of(model).items()]
-    bm25 = WORDS["BM25"]()
-    by_words = [bm25.scores(search.queries, bm25.index(search.texts)) for search in searches]
+    rankers = {name: (ranker, model) for model in models for name, ranker in rankers_of(model).items()}
+    found: dict[str, list[tuple[np.ndarray, float]]] = {}
     result: dict[str, Any] = {
         "environment": measured_on(),
         "data": data,
@@ -273,19 +272,25 @@ def run(
         "scores": {},
     }
 
-    def job(name: str, ranker: Ranker, both: bool) -> None:
-        if both:
-            ranker.index(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
-        found = [(search, *timed(ranker, search)) for search in searches]
-        result["scores"][name] = [measured(*each) for each in found]
-        if both:
-            result["scores"][f"{name}, with BM25"] = [
-                measured(search, together(scores, words), ms)
-                for (search, scores, ms), words in zip(found, by_words, strict=True)
-            ]
+    def add(row: str, *ways: str) -> None:
+        result["scores"][row] = [
+            measured(search, together(*(scores for scores, _ in each)), sum(ms for _, ms in each))
+            for search, *each in zip(searches, *(found[way] for way in ways), strict=True)
+        ]
 
-    jobs = {name: partial(job, name, make(), False) for name, make in WORDS.items()}
-    jobs |= {name: partial(job, name, ranker, True) for name, ranker in rankers}
+    def job(name: str, ranker: Ranker, model: str | None = None) -> None:
+        if model is not None:
+            ranker.index(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
+        found[name] = [timed(ranker, search) for search in searches]
+        add(name, name)
+        if model is not None:
+            add(f"{name}, with BM25", name, "BM25")
+        if name == f"{model}, best passage":
+            whole = next(row for row in (f"{model}", f"{model}, mean over windows") if row in found)
+            add(f"{whole} and best passage, with BM25", whole, name, "BM25")
+
+    jobs = {name: partial(job, name, make()) for name, make in WORDS.items()}
+    jobs |= {name: partial(job, name, *pair) for name, pair in rankers.items()}
     return record(result, jobs, show, output, "retrieval")
 
 

@@ -225,7 +225,8 @@ def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
     result = json.loads(file.read_text())
     assert set(result) == {"environment", "data", "questions", "precision", "scores"}
     assert list(result["scores"])[:2] == ["BM25", "TF-IDF"]
-    assert len(result["scores"]) == 2 + 2 * 7
+    assert len(result["scores"]) == 2 + 2 * 7 + 1
+    assert f"{teacher}, mean over windows and best passage, with BM25" in result["scores"]
     tasks = ["first sentence", "second half", "late sentence", "other words", *["passkey", "needle"] * 2]
     for rows in result["scores"].values():
         assert [row["task"] for row in rows] == tasks
@@ -311,6 +312,7 @@ def test_questions_in_other_words_share_only_common_words_with_their_text():
 def test_vectors_and_words_count_alike_whatever_their_scales():
     draws = np.random.default_rng(0)
     vectors, words = draws.normal(size=(2, 5, 7))
+    assert together(vectors) is vectors
     both = together(vectors, words)
     np.testing.assert_allclose(together(3 * vectors + 1, words / 5 - 2), both)
     np.testing.assert_allclose(together(words, vectors), both)
