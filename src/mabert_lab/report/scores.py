@@ -64,7 +64,7 @@ def side_by_side(study: Study) -> pd.DataFrame:
 
     own = {row.arm: cells(row) for row in found.itertuples()}
     notes = [f"Averages over {study.named(study.averaged)}, ± deviation (number of {study.unit}s)."]
-    notes += [*_one_answer(study), *_uneven(study)]
+    notes += [*_one_answer(study), *_uneven(study), *_hardly(study, found["arm"])]
     notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
     if found["paper"].isna().all():
         frame = _table(study, "averages", own.get, notes)
@@ -461,7 +461,7 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
     more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
     needs: tuple[tuple[str, str], ...] = (("seeds", more),)
     why = _why_equal(study, gap.arms) if found.equal else ""
-    unlearnt = () if exact else tuple(_unlearnt(study, gap))
+    unlearnt = () if exact else tuple(_unlearnt(study, gap.arms, gap.columns))
     if exact:
         sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
         outcome = ("equal", "above", "below")[sign]
@@ -514,15 +514,22 @@ def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bo
     return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)
 
 
-def _unlearnt(study: Study, gap: _Gap) -> Iterator[tuple[str, str]]:
-    """Yields the arms of a gap that hardly learnt, each with how that shows."""
-    for arm in filter(None, gap.arms):
+def _hardly(study: Study, arms: Sequence[Arm]) -> Iterator[str]:
+    """Yields a note that names the arms that hardly learnt, if there are any."""
+    names = [name for name, _ in _unlearnt(study, arms, study.averaged)]
+    if names and not study.converts:
+        yield f"{FLAG}hardly learnt: {', '.join(names) if len(names) < len(arms) else 'all'}."
+
+
+def _unlearnt(study: Study, arms: Iterable[Arm | None], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields those of some arms that hardly learnt, each with how that shows on some tasks."""
+    for arm in filter(None, arms):
         loss = arm.pretraining.get("held_out_loss")
         name = study.label_of(arm.name) + (f" at {percent(arm.budget)}" if len(study.budgets) > 1 else "")
         if loss is not None and not loss < study.learnt_below:
             yield name, f"held-out loss {loss:.2f}, line {study.learnt_below:g}"
-        elif not _learnt(study, [arm], gap.columns):
-            yield name, f"not above one class for all on {study.named(gap.columns)}"
+        elif not _learnt(study, [arm], columns):
+            yield name, f"not above one class for all on {study.named(columns)}"
 
 
 def _scores(arm: Arm | None) -> pd.DataFrame:
