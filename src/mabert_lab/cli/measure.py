@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mabert.cli.command import command, load_libraries, number, say
+from mabert.cli.command import command, complain, load_libraries, number, say
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import shown
 from mabert.files.writing import write_text
@@ -105,6 +105,8 @@ def run_bench(options: argparse.Namespace) -> None:
         return
     load_libraries()
     check_device(options.device)
+    if options.quick:
+        complain("a trial with small models, one call each: its numbers mean nothing")
     bench = import_module(f"mabert_lab.bench.{MODULES.get(options.what, options.what)}")
     there = {"device": options.device, "resume": options.resume}
     dtype = options.dtype[0] if options.dtype else None
