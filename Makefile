@@ -79,8 +79,8 @@ test-slow: $(VENV)/.installed-dev $(VENV)/.tried-minilm
 test-all: test test-slow
 
 bench: $(VENV)/.installed-lab
-	$(BIN)/mabert bench ops
-	$(BIN)/mabert bench models --models mabert bert --measure memory latency --dtype bfloat16 float32
+	$(BIN)/mabert bench ops -o benchmarks/results
+	$(BIN)/mabert bench models --models mabert bert --measure memory latency --dtype bfloat16 float32 -o benchmarks/results
 
 # In an environment of its own, since some clients hold others back.
 CLIENTS := build/clients

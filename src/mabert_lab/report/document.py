@@ -263,7 +263,7 @@ def line_chart(
         x_label: Label of x with its unit; x is a count.
         y_label: Label of y with its unit.
         dots: Whether to mark each point, if there are few.
-        marks: x values of vertical lines.
+        marks: x values of vertical lines: of a pretraining, where its windows change length.
 
     Returns:
         SVG text.
@@ -275,8 +275,8 @@ def line_chart(
     for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
         form = ("o" if dots else "") + style
         axes.plot(x, y, form, label=name, color=colour, linewidth=1.6, markersize=4.5)
-    for mark in marks:
-        axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
+    for place, mark in enumerate(marks):
+        axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":", label=None if place else "other length of windows")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)

@@ -349,11 +349,11 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
         "words": [
             "Of several comparisons, the weakest is shown. Places of the paper go by its labels.",
             *WORDS,
-            *(
-                f"{letter} is {machine}" + (f" ({folder})." if folder else ".")
-                for folder, own in machines.items()
-                for machine, letter in own.items()
-            ),
+        ],
+        "machines": [
+            f"{letter} is {machine}" + (f" ({folder})." if folder else ".")
+            for folder, own in machines.items()
+            for machine, letter in own.items()
         ],
         "open": claims_table(verdicts.index[still_open], left),
         "missing": claims_table(verdicts.index[~decided & ~still_open], left),
