@@ -74,7 +74,7 @@ class Study(Checked):
     reference: str
     label: str | None = None
     note: str = ""
-    learnt_below: Annotated[float | None, Range(0, 100, above=True)] = None
+    learnt_below: Annotated[float, Range(0, 100, above=True)] | None = None
     budgets: Budgets = field(default_factory=lambda: [1.0])
     finetune: dict[str, Any] = field(default_factory=dict)
 
