@@ -156,9 +156,11 @@ def test_a_setting_that_mabert_does_not_know_is_refused(kind, use, options, mess
 def test_a_teacher_is_opened_from_its_folder_with_its_head(tmp_path, kind, use):
     model = teacher(kind, use)
     model.save_pretrained(tmp_path)
-    loaded = load_teacher(open_teacher(tmp_path))
+    opened = open_teacher(tmp_path)
+    assert open_teacher(opened) is opened
+    loaded = load_teacher(opened)
     assert type(loaded) is type(model)
-    assert use_of(open_teacher(tmp_path)) == use
+    assert use_of(opened) == use
     copy = check_copy(loaded, use)
     copy.save_pretrained(tmp_path / "copy")
     assert (tmp_path / "copy/model.safetensors").is_file()

@@ -158,10 +158,10 @@ def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, 
 def test_a_seed_that_diverges_is_named_and_the_others_are_finished(pretrained, tmp_path, monkeypatch):
     whole = finetuning.run_seed
 
-    def spoilt(job, rate, seed, *others):
+    def spoilt(run, rate, seed, *others):
         if seed == 1:
             raise TrainingDivergedError("the loss is nan")
-        return whole(job, rate, seed, *others)
+        return whole(run, rate, seed, *others)
 
     monkeypatch.setattr(finetuning, "run_seed", spoilt)
     with pytest.raises(ValueError, match="under seed 1 the loss is nan; the other seeds are finished and kept"):

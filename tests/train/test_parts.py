@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mabert.opening.opened import open_model
 from mabert.train import finetune_once
-from mabert.train.finetune_run import Job
+from mabert.train.finetune_run import FinetuneRun
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.run import RunFolder
@@ -33,7 +33,7 @@ def training(request, bert, tmp_path_factory):
     recipe = FinetuneRecipe(batches=batches, **RECIPE)
     kind, folder = kind_of(TASKS[name][0]), tmp_path_factory.mktemp("run")
     data = splits(name, (12, 2))
-    job = Job(
+    run = FinetuneRun(
         open_model(bert),
         kind,
         data,
@@ -46,7 +46,7 @@ def training(request, bert, tmp_path_factory):
         {},
         progress=False,
     )
-    trainer = finetune_once.FinetuneTrainer(job.new_model(), job, 1e-3, 0)
+    trainer = finetune_once.FinetuneTrainer(run.new_model(), run, 1e-3, 0)
     trainer.current_gradient_accumulation_steps = 1  # which `train` sets
     return trainer, next(iter(trainer.get_train_dataloader()))
 
@@ -84,5 +84,5 @@ def test_parts_add_up(training, at_once):
 
 
 def test_a_step_that_was_asked_for_in_tokens_is_run_at_once(training, monkeypatch):
-    monkeypatch.setattr(training[0].job.recipe, "batch_tokens", 4096)
+    monkeypatch.setattr(training[0].run.recipe, "batch_tokens", 4096)
     assert len(stepped(training, 1)[2]) == 1

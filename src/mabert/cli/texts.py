@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mabert.cli.command import command, complain, load_libraries, number, say_written
 from mabert.data import TOKENS_A_BATCH
+from mabert.files.sentences import POOLINGS
 from mabert.schema.ranges import PassageTokens, Tokens
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def add_embed(commands: Any) -> None:
     add_texts(added)
     added.add_argument(
         "--pooling",
-        choices=("mean", "cls", "map"),
+        choices=POOLINGS,
         help="how token vectors become one: mean, cls, or map from a classifier [as the folder says, else mean]",
     )
     added.add_argument(

@@ -4,9 +4,10 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
+from mabert.data import LabelKind
 from mabert.extras import check_reporters
 from mabert.files.reading import shown
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
@@ -24,8 +25,6 @@ TABLE_OPTIONS = {
     "label_column": "label",
 }
 """Options for the source of the examples, with their defaults: for a GLUE task, and for a table."""
-KINDS = ("classification", "regression", "several", "tokens", "answers")
-"""Keys of `mabert.train.kinds.KINDS`, repeated here because that takes seconds to load."""
 FIELDS = {
     "learning_rates": (
         "--learning-rate",
@@ -154,7 +153,7 @@ def add_finetune(commands: Any) -> None:
     table.add_argument("--label-column", help="column that holds the label [label]")
     table.add_argument(
         "--kind",
-        choices=KINDS,
+        choices=get_args(LabelKind),
         help="kind of label: a class, a number (regression), several classes, a tag for each token, or an answer in "
         "the text [recognized from the files, else classification]",
     )

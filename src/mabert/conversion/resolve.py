@@ -20,9 +20,10 @@ from mabert.conversion.watch import Item
 from mabert.data.cache import IDS, Documents, build_cache
 from mabert.data.encode import check_list
 from mabert.data.tokenizer import fingerprint
-from mabert.files.places import Place, default_cache
+from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.precision import resolve_precision, warn_of_emulation
+from mabert.opening.opened import Model
 from mabert.train.run import RunFolder
 from mabert.train.trainer import joined
 
@@ -89,7 +90,7 @@ class ConversionRun:
 
 
 def resolve(
-    teacher: str | Path | Place,
+    teacher: Model,
     texts: Sequence[str | Path],
     output: str | Path,
     asked: ConversionRecipe,

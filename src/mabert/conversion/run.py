@@ -24,9 +24,9 @@ from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.extras import EXTRAS, check_installed
-from mabert.files.places import Place
 from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
+from mabert.opening.opened import Model
 from mabert.schema.check import check
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import size_of
@@ -41,7 +41,7 @@ TIMED = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def convert(
-    teacher: str | Path | Place,
+    teacher: Model,
     texts: Sequence[str | Path],
     output: str | Path,
     *,
@@ -55,8 +55,8 @@ def convert(
     """Converts an encoder to a MaBERT: trains Mamba cores to replace the attention of some of its layers.
 
     Args:
-        teacher: Model folder, hub name, or a package of `mabert.files.places`: an encoder, a masked language
-            model or a classifier of sequences, of a family in `mabert.conversion.families`.
+        teacher: Model folder, hub name, a package of `mabert.files.places`, or an opened model: an encoder, a masked
+            language model or a classifier of sequences, of a family in `mabert.conversion.families`.
         texts: Files, folders or hub data sets, as for `mabert pretrain`; all contribute equally many tokens.
         output: Folder for the student, ready to use, and `result.json`.
         resume: Whether to resume the conversion in `output`; the weights end the same as without interruption.

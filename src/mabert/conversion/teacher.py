@@ -21,7 +21,7 @@ from mabert.files.places import Place, find
 from mabert.files.sentences import SentenceFolder
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
-from mabert.opening.opened import Opened, open_model
+from mabert.opening.opened import Model, Opened, open_model
 
 HEADS: dict[str, Use] = {
     "Model": "encoder",
@@ -47,7 +47,7 @@ class NotATeacherError(ValueError):
     """A model that cannot be converted."""
 
 
-def open_teacher(model: str | Path | Place) -> Opened:
+def open_teacher(model: Model) -> Opened:
     """Opens a model that can be converted.
 
     Raises:
@@ -55,7 +55,7 @@ def open_teacher(model: str | Path | Place) -> Opened:
         NotATeacherError: If its family has no entry in `TEACHERS`; lists those that have.
         ValueError: If a field has a wrong value.
     """
-    place = find(model)
+    place = model.place if isinstance(model, Opened) else find(model)
     kind = place.fields.get("model_type")
     if kind not in TEACHERS:
         raise NotATeacherError(
@@ -65,7 +65,7 @@ def open_teacher(model: str | Path | Place) -> Opened:
         raise NotATeacherError(
             f"{place} has position_embedding_type {positions!r}; absolute positions can be converted"
         )
-    opened = open_model(place, TEACHERS)
+    opened = model if isinstance(model, Opened) else open_model(place, TEACHERS)
     opened.refuse_quantized()
     return opened
 
@@ -266,7 +266,7 @@ class Teacher:
     copy: Any
 
     @classmethod
-    def at(cls, named: str | Path | Place) -> "Teacher":
+    def at(cls, named: Model) -> "Teacher":
         """Opens a teacher as `of` does; raises FileNotFoundError if there is none."""
         return cls.of(open_teacher(named))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mabert.data import rows
+from mabert.data import LabelKind, rows
 from mabert.data.corpus import HubSource
 from mabert.data.tasks import Task, row_label, rows_of
 from mabert.files.reading import check_source
@@ -74,7 +74,8 @@ def _task(
 ) -> GlueTask:
     name = folder.lower().replace("-", "")
     more = {"hub_texts": texts, "submissions": {"test": f"{folder}.tsv"}} | more
-    main, kind = (metrics[0], "classification") if label_names else ("correlation", "regression")
+    main = metrics[0] if label_names else "correlation"
+    kind: LabelKind = "classification" if label_names else "regression"
     return GlueTask(name, label_names, metrics, main, kind, folder=folder, texts=texts, **more)
 
 

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from mabert.data import rows
+from mabert.data import LabelKind, rows
 
 Rows: TypeAlias = "Dataset"
 """Examples of a task, as `load_glue` and `load_own` return them, with columns `text_a`, `text_b` for pairs, `label` if
@@ -42,14 +42,14 @@ class Task:
         label_names: the classes or tags in the order of their ids; empty if there are none.
         metrics: names of its metrics.
         main_metric: the metric that models are compared by.
-        kind: form of the labels, a key of `mabert.train.kinds.KINDS`.
+        kind: kind of its labels.
     """
 
     name: str
     label_names: tuple[str, ...]
     metrics: tuple[str, ...]
     main_metric: str
-    kind: str = "classification"
+    kind: LabelKind = "classification"
 
     @property
     def is_regression(self) -> bool:

@@ -17,8 +17,11 @@ POOL = "1_Pooling"
 MAP, MAP_TYPE = "1_MapPooling", "mabert.model.map_pooling.MapPooling"
 """Folder and class of the module that pools as a classifier has learned to (`map`)."""
 
-POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-MODES = {"mean": "mean", "cls": "cls"}
+POOLINGS = ("mean", "cls", "map")
+"""Ways in which token vectors become one."""
+
+MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+"""Settings of sentence-transformers, and the poolings they switch on; newer versions name the pooling itself."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,11 @@ class SentenceFolder:
             )
         file = folder / kinds["Pooling"]["path"] / "config.json"
         said = read_json(file)
-        modes = [pooling for name, pooling in POOLINGS.items() if said.get(name)]
-        modes += [MODES.get(str(said["pooling_mode"]), "other")] if "pooling_mode" in said else []
+        modes = [pooling for name, pooling in MODES.items() if said.get(name)]
+        if "pooling_mode" in said:
+            modes.append(said["pooling_mode"])
         others = [name for name, value in said.items() if name.startswith("pooling_mode_") and value is True]
-        if len(modes) != 1 or "other" in modes or any(name not in POOLINGS for name in others):
+        if len(modes) != 1 or modes[0] not in MODES.values() or any(name not in MODES for name in others):
             raise ValueError(f"{file} pools by {', '.join(others) or said.get('pooling_mode')}; mean or cls is needed")
         if about["prompt"] and said.get("include_prompt") is False:
             raise ValueError(f"{file} leaves the prompt {about['prompt']!r} out of the mean; that is not supported")
@@ -181,6 +185,6 @@ def write_modules(folder: Path, pooling: str, normalize: bool, width: int) -> No
     modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(chosen)]
     write_text(folder / MODULES, to_json(modules, indent=2) + "\n")
     if pooling != "map":
-        modes = {name: mode == pooling for name, mode in POOLINGS.items()}
+        modes = {name: mode == pooling for name, mode in MODES.items()}
         (folder / POOL).mkdir(exist_ok=True)
         write_text(folder / POOL / "config.json", to_json({"word_embedding_dimension": width, **modes}) + "\n")

@@ -14,7 +14,7 @@ from mabert.data.encode import check_list, check_texts
 from mabert.data.entities import is_tag
 from mabert.data.words import Words
 from mabert.files.reading import whole_characters
-from mabert.files.sentences import MAP, SentenceFolder
+from mabert.files.sentences import MAP, POOLINGS, SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import How, Question, answer_in_chunks
 from mabert.infer.chunks import Row
@@ -26,8 +26,6 @@ from mabert.model.pooling import Pooler, pooler_in
 from mabert.opening.opened import Model, open_model
 from mabert.schema.check import check
 from mabert.schema.ranges import Count, PassageTokens
-
-POOLINGS = ("mean", "cls", "map")
 
 
 def load(

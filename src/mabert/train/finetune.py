@@ -21,7 +21,7 @@ from mabert.files.reading import read_json, read_json_if_there, to_json
 from mabert.files.writing import filling, write_text
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once
-from mabert.train.finetune_run import Job, resolve
+from mabert.train.finetune_run import FinetuneRun, resolve
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.run import RESULT, grid_file, write_record
 from mabert.train.trainer import TrainingDivergedError, size_of
@@ -78,7 +78,7 @@ def finetune(
         KeyboardInterrupt: After Ctrl-C, once the current training is saved.
     """
     check_installed(*EXTRAS["train"])
-    job = resolve(
+    run = resolve(
         model,
         task,
         splits,
@@ -91,39 +91,39 @@ def finetune(
         progress=progress,
         callbacks=callbacks,
     )
-    for result in filter(None, job.done.values()):  # a kill may have come before this
-        leave_no_checkpoints(job, result["learning_rate"], result["seed"])
+    for result in filter(None, run.done.values()):  # a kill may have come before this
+        leave_no_checkpoints(run, result["learning_rate"], result["seed"])
     try:
-        rate, scores = best_rate(job)
-        runs = run_seeds(job, rate, keep_models)
+        rate, scores = best_rate(run)
+        results = run_seeds(run, rate, keep_models)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
-    return write_outcome(job, rate, scores, runs) if job.processes.is_main_process else {}
+    return write_outcome(run, rate, scores, results) if run.processes.is_main_process else {}
 
 
 def write_outcome(
-    job: Job, rate: float, scores: dict[str, float | None], runs: Sequence[dict[str, Any]]
+    run: FinetuneRun, rate: float, scores: dict[str, float | None], results: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Writes `result.json` over all seeds at one learning rate, including those of earlier starts."""
-    before = map(read_json, job.folder.glob(f"seed-*/{RESULT}"))
-    found = {run["seed"]: run for run in (*before, *runs) if run["learning_rate"] == rate}
-    whole, metric = [found[seed] for seed in sorted(found)], job.kind.task.main_metric
-    outcome = {"learning_rate": rate, "tried": scores, "main_metric": metric, "scores": spread(job, whole)}
-    grid = [read_json_if_there(grid_file(job.folder, each)) or {} for each in job.recipe.learning_rates or []]
+    before = map(read_json, run.folder.path.glob(f"seed-*/{RESULT}"))
+    found = {each["seed"]: each for each in (*before, *results) if each["learning_rate"] == rate}
+    whole, metric = [found[seed] for seed in sorted(found)], run.kind.task.main_metric
+    outcome = {"learning_rate": rate, "tried": scores, "main_metric": metric, "scores": spread(run, whole)}
+    grid = [read_json_if_there(grid_file(run.folder.path, each)) or {} for each in run.recipe.learning_rates or []]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *whole])  # over all starts
-    job.tell_cut()
-    return job.run.write_result(outcome, seconds, seeds=[run["seed"] for run in whole])
+    run.tell_cut()
+    return run.folder.write_result(outcome, seconds, seeds=[each["seed"] for each in whole])
 
 
-def best_rate(job: Job) -> tuple[float, dict[str, float | None]]:
+def best_rate(run: FinetuneRun) -> tuple[float, dict[str, float | None]]:
     """Returns the learning rate with the best main metric under one seed, and every rate's score, which is None if
     training diverged or the metric is undefined."""
-    seed, tried = job.chooser, job.tried
+    seed, tried = run.chooser, run.tried
     if len(tried) == 1:
         return next(iter(tried)), {}
     # Scores under another seed are not comparable.
     found = {
-        rate: before if before is not None and before["seed"] == seed else try_rate(job, rate, seed)
+        rate: before if before is not None and before["seed"] == seed else try_rate(run, rate, seed)
         for rate, before in tried.items()
     }
     # An undefined score ranks last; a rate that diverged gives no model.
@@ -137,85 +137,87 @@ def best_rate(job: Job) -> tuple[float, dict[str, float | None]]:
         raise TrainingDivergedError(f"training diverged at every learning rate: {causes}")
     best = max(whole, key=whole.__getitem__)
     for rate in found.keys() - {best}:  # a kill may have come before this
-        leave_no_checkpoints(job, rate, seed)
+        leave_no_checkpoints(run, rate, seed)
     return best, {f"{rate:g}": each["score"] for rate, each in found.items()}
 
 
-def try_rate(job: Job, rate: float, seed: int) -> dict[str, Any]:
+def try_rate(run: FinetuneRun, rate: float, seed: int) -> dict[str, Any]:
     """Trains at one learning rate of the grid; writes and returns its record."""
     began, spent, score, diverged = time.time(), 0.0, None, None
     try:
-        trained = finetune_once(job, rate, seed)
-        score, spent = job.scores(trained.model)[job.kind.task.main_metric], trained.stopwatch.before
+        trained = finetune_once(run, rate, seed)
+        score, spent = run.scores(trained.model)[run.kind.task.main_metric], trained.stopwatch.before
     except TrainingDivergedError as error:
-        if job.processes.num_processes > 1:  # the others wait for this one
+        if run.processes.num_processes > 1:  # the others wait for this one
             raise
         diverged = str(error)
     record = {"learning_rate": rate, "seed": seed, "score": score, "diverged": diverged}
     record["seconds"] = round(spent + time.time() - began, 1)
-    if job.processes.is_main_process:
-        grid_file(job.folder, rate).parent.mkdir(exist_ok=True)
-        write_text(grid_file(job.folder, rate), to_json(record) + "\n")
-    leave_no_checkpoints(job, rate, seed)
+    if run.processes.is_main_process:
+        grid_file(run.folder.path, rate).parent.mkdir(exist_ok=True)
+        write_text(grid_file(run.folder.path, rate), to_json(record) + "\n")
+    leave_no_checkpoints(run, rate, seed)
     return record
 
 
-def run_seeds(job: Job, rate: float, keep_models: bool) -> list[dict[str, Any]]:
+def run_seeds(run: FinetuneRun, rate: float, keep_models: bool) -> list[dict[str, Any]]:
     """Returns the result of every seed, training those that are not done. Reports diverged seeds after the last one.
 
     Raises:
         ValueError: If a finished seed was trained at another learning rate.
     """
-    done = job.done
+    done = run.done
     for seed, before in done.items():
         if before is not None and before["learning_rate"] != rate:
-            there = f"{job.folder / f'seed-{seed}'} was trained at a learning rate of {before['learning_rate']:g}"
+            there = f"{run.folder.path / f'seed-{seed}'} was trained at a learning rate of {before['learning_rate']:g}"
             raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
-    runs, diverged = [], {}
+    results, diverged = [], {}
     for seed, before in done.items():
         try:
-            runs.append(before or run_seed(job, rate, seed, keep_models))
+            results.append(before or run_seed(run, rate, seed, keep_models))
         except TrainingDivergedError as error:
-            if job.processes.num_processes > 1:  # the others wait for this one
+            if run.processes.num_processes > 1:  # the others wait for this one
                 raise
             diverged[seed] = str(error)
-            leave_no_checkpoints(job, rate, seed)
+            leave_no_checkpoints(run, rate, seed)
     if diverged:
         causes = "; ".join(f"under seed {seed} {cause}" for seed, cause in diverged.items())
-        kept = "; the other seeds are finished and kept; leave out those that diverged" if runs else ""
+        kept = "; the other seeds are finished and kept; leave out those that diverged" if results else ""
         raise TrainingDivergedError(causes + kept)
-    return runs
+    return results
 
 
-def run_seed(job: Job, rate: float, seed: int, keep_model: bool) -> dict[str, Any]:
+def run_seed(run: FinetuneRun, rate: float, seed: int, keep_model: bool) -> dict[str, Any]:
     """Trains under one seed, saves the model if wanted, and measures it."""
-    began, place, metrics = time.time(), job.folder / f"seed-{seed}", {}
-    trained = finetune_once(job, rate, seed)
-    model, recipe, writes = trained.model, job.recipe, job.processes.is_main_process
+    began, place, metrics = time.time(), run.folder.path / f"seed-{seed}", {}
+    trained = finetune_once(run, rate, seed)
+    model, recipe, writes = trained.model, run.recipe, run.processes.is_main_process
     if writes and keep_model:
         with filling(place, size_of(model), "make room and train it again by --resume") as staging:
             model.save_pretrained(staging)
-            job.model.tokenizer.save_pretrained(staging)
-            Encoding(recipe.max_length, recipe.truncate, job.examples["train"].pairs).save(staging)
+            run.model.tokenizer.save_pretrained(staging)
+            Encoding(recipe.max_length, recipe.truncate, run.examples["train"].pairs).save(staging)
     # Each process computes its part.
-    found = {split: job.answers(model, split) for split in job.splits if split != "train"}
+    found = {split: run.answers(model, split) for split in run.splits if split != "train"}
     if not writes:
         return {}
     place.mkdir(parents=True, exist_ok=True)
     for split, answers in found.items():
-        if split in job.labels:
-            metrics[split] = job.kind.scores(answers, job.labels[split])
-            warn_of_a_constant(job, split, metrics[split], seed, rate)
-        write_predictions(place, job, split, answers)
+        if split in run.labels:
+            metrics[split] = run.kind.scores(answers, run.labels[split])
+            warn_of_a_constant(run, split, metrics[split], seed, rate)
+        write_predictions(place, run, split, answers)
     about = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": trained.history}
     result = write_record(place / RESULT, about, trained.stopwatch.before + time.time() - began)
-    leave_no_checkpoints(job, rate, seed)
+    leave_no_checkpoints(run, rate, seed)
     return result
 
 
-def warn_of_a_constant(job: Job, split: str, scores: Mapping[str, float | None], seed: int, rate: float) -> None:
+def warn_of_a_constant(
+    run: FinetuneRun, split: str, scores: Mapping[str, float | None], seed: int, rate: float
+) -> None:
     """Warns if a model's score on a split is not above that of one answer to all of its examples."""
-    kind, labels = job.kind, job.labels[split]
+    kind, labels = run.kind, run.labels[split]
     metric = kind.task.main_metric
     fixed = {text: kind.scores(answers, labels)[metric] or 0.0 for text, answers in kind.constants(labels).items()}
     text, best = max(fixed.items(), key=lambda item: item[1], default=("", -math.inf))
@@ -227,38 +229,38 @@ def warn_of_a_constant(job: Job, split: str, scores: Mapping[str, float | None],
         )
 
 
-def leave_no_checkpoints(job: Job, rate: float, seed: int) -> None:
+def leave_no_checkpoints(run: FinetuneRun, rate: float, seed: int) -> None:
     """Removes the checkpoints of a training that has a result or diverged."""
-    if job.processes.is_main_process:
-        place = job.checkpoints(rate, seed)
+    if run.processes.is_main_process:
+        place = run.checkpoints(rate, seed)
         shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):  # it holds others' checkpoints, or does not exist
             place.parent.rmdir()
 
 
-def write_predictions(folder: Path, job: Job, split: str, answers: Sequence[Any]) -> None:
+def write_predictions(folder: Path, run: FinetuneRun, split: str, answers: Sequence[Any]) -> None:
     """Writes a table of predictions, with the truth if known; for GLUE's test splits in the leaderboard's format."""
-    task, name = job.kind.task, f"{split}.tsv"
-    columns = {"index": column(job.splits[split], "index"), "prediction": map(job.kind.written, answers)}
-    if split in job.labels:
-        columns["label"] = map(job.kind.written, job.labels[split])
+    task, name = run.kind.task, f"{split}.tsv"
+    columns = {"index": column(run.splits[split], "index"), "prediction": map(run.kind.written, answers)}
+    if split in run.labels:
+        columns["label"] = map(run.kind.written, run.labels[split])
     elif isinstance(task, GlueTask):
         name, columns["prediction"] = task.submissions[split], task.submitted(answers)
     lines = map(tsv_line, [list(columns), *zip(*columns.values(), strict=True)])
     write_text(folder / name, "\n".join(lines) + "\n")
 
 
-def spread(job: Job, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def spread(run: FinetuneRun, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns mean, standard deviation (over seeds, n - 1) and values of every metric on every validation split.
 
     Metrics that seeds of an earlier version lack are left out. An undefined metric is None.
     """
-    summary: dict[str, Any] = {split: {} for split in job.labels}
+    summary: dict[str, Any] = {split: {} for split in run.labels}
     for split, measured in summary.items():
-        for metric in job.kind.task.metrics:
-            if any(metric not in run["metrics"][split] for run in runs):
+        for metric in run.kind.task.metrics:
+            if any(metric not in each["metrics"][split] for each in results):
                 continue
-            values = [run["metrics"][split][metric] for run in runs]
+            values = [each["metrics"][split][metric] for each in results]
             defined = None not in values
             mean = statistics.mean(values) if defined else None
             deviation = statistics.stdev(values) if defined and len(values) > 1 else None

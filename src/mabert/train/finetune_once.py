@@ -17,7 +17,7 @@ from mabert.files.writing import CannotSaveError
 from mabert.model import MaBertConfig
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import checkpoint_to_resume
-from mabert.train.finetune_run import SMALLER, Job
+from mabert.train.finetune_run import SMALLER, FinetuneRun
 from mabert.train.run import HISTORIES, LOGS
 from mabert.train.trainer import MaBertTrainer, collator_of, training_arguments
 
@@ -32,14 +32,14 @@ batch of 32 rows of 128 tokens. With 32 rows of 512 tokens, fine-tuning an encod
 4.4 GiB, and 12.6 at once."""
 
 
-def finetune_once(job: Job, rate: float, seed: int) -> "FinetuneTrainer":
+def finetune_once(run: FinetuneRun, rate: float, seed: int) -> "FinetuneTrainer":
     """Runs one training, from its last checkpoint if there is one, and returns the trainer with the model. Errors are
     those of `MaBertTrainer.train`."""
     set_seed(seed)
-    model = job.new_model()
-    job.processes.wait_for_everyone()  # the first may be removing old checkpoints
-    checkpoint = checkpoint_to_resume(job.checkpoints(rate, seed))
-    trainer = FinetuneTrainer(model, job, rate, seed)
+    model = run.new_model()
+    run.processes.wait_for_everyone()  # the first may be removing old checkpoints
+    checkpoint = checkpoint_to_resume(run.checkpoints(rate, seed))
+    trainer = FinetuneTrainer(model, run, rate, seed)
     trainer.train(checkpoint)
     if trainer.best_weights is not None:
         model.load_state_dict(trainer.best_weights)
@@ -53,13 +53,13 @@ class FinetuneTrainer(MaBertTrainer):
 
     smaller = SMALLER
 
-    def __init__(self, model: PreTrainedModel, job: Job, rate: float, seed: int) -> None:
-        recipe, processes, self.whole = job.recipe, job.processes.num_processes, job.batches(seed)
-        steps, name = len(self.whole), job.name_of(rate, seed)
+    def __init__(self, model: PreTrainedModel, run: FinetuneRun, rate: float, seed: int) -> None:
+        recipe, processes, self.whole = run.recipe, run.processes.num_processes, run.batches(seed)
+        steps, name = len(self.whole), run.name_of(rate, seed)
         super().__init__(
             model=model,
             args=training_arguments(
-                job.checkpoints(rate, seed),
+                run.checkpoints(rate, seed),
                 recipe.precision,
                 num_train_epochs=1,
                 per_device_train_batch_size=max(1, recipe.batch_size // processes),
@@ -71,22 +71,22 @@ class FinetuneTrainer(MaBertTrainer):
                 save_strategy="no",
                 save_total_limit=1,
                 report_to=recipe.report_to,
-                run_name=f"{job.folder.resolve().name}/{name}",
+                run_name=f"{run.folder.path.resolve().name}/{name}",
             ),
-            data_collator=collator_of(recipe.packing, job.model.tokenizer),
-            train_dataset=job.examples["train"],
-            eval_dataset=job.examples[next(iter(job.labels))],
+            data_collator=collator_of(recipe.packing, run.model.tokenizer),
+            train_dataset=run.examples["train"],
+            eval_dataset=run.examples[next(iter(run.labels))],
             batches=self.whole if processes == 1 else SplitBatches(self.whole, processes),
-            title=f"{job.kind.task.name} seed {seed} lr {rate:g}" if job.progress else None,
+            title=f"{run.kind.task.name} seed {seed} lr {rate:g}" if run.progress else None,
             step_tokens=[sum(map(self.whole.lengths.__getitem__, batch)) for batch in self.whole],
-            table_file=job.folder / HISTORIES / f"{name}.csv",
-            events=job.folder / LOGS / name,
-            callbacks=job.callbacks,
+            table_file=run.folder.path / HISTORIES / f"{name}.csv",
+            events=run.folder.path / LOGS / name,
+            callbacks=run.callbacks,
         )
         # Every family's loss is the mean over the loss terms of its input, see `own_part`. Trainer would take the loss
         # of models whose forward has keyword arguments for a sum over the tokens of a step.
         self.model_accepts_loss_kwargs = False
-        self.job = job
+        self.run = run
         self.rows = slice(None)
         self.add_callback(EvaluateAt(self.whole.epoch_ends()))
         self.best_weights: dict[str, torch.Tensor] | None = None
@@ -103,7 +103,7 @@ class FinetuneTrainer(MaBertTrainer):
     @cached_property
     def scored(self) -> list[list[int]]:
         """Number of loss terms of each example, for each step, over all processes."""
-        scored = self.job.examples["train"].scored
+        scored = self.run.examples["train"].scored
         return [[scored[example] for example in batch] for batch in self.whole]
 
     @property
@@ -118,7 +118,7 @@ class FinetuneTrainer(MaBertTrainer):
         count, length = inputs["input_ids"].shape
         size = max(1, AT_ONCE // length)
         rows, batches = [slice(None)], [inputs]
-        if self.job.recipe.batch_tokens is None and count > size:
+        if self.run.recipe.batch_tokens is None and count > size:
             rows = [slice(first, first + size) for first in range(0, count, size)]
             batches = [{name: value[some] for name, value in inputs.items()} for some in rows]
         loss = torch.zeros((), device=self.args.device)
@@ -135,9 +135,9 @@ class FinetuneTrainer(MaBertTrainer):
 
     def measure(self) -> dict[str, Any]:
         """Scores the first validation split, and keeps the best weights if `select` is `best`."""
-        scores = self.job.scores(self.model)
-        main, best = scores[self.job.kind.task.main_metric], self.state.best_metric
-        if self.job.recipe.select == "best" and main is not None and (best is None or main > best):
+        scores = self.run.scores(self.model)
+        main, best = scores[self.run.kind.task.main_metric], self.state.best_metric
+        if self.run.recipe.select == "best" and main is not None and (best is None or main > best):
             self.state.best_metric = main  # saved in checkpoints
             self.best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         return {f"eval_{name}": value for name, value in scores.items()}

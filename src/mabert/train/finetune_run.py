@@ -72,7 +72,7 @@ def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
 
 
 @dataclass(frozen=True)
-class Job:
+class FinetuneRun:
     """State shared by all training runs of one fine-tuning.
 
     Attributes:
@@ -81,7 +81,7 @@ class Job:
         splits: The task's rows: `train`, one or two splits named `validation...`, and `test...` if there.
         recipe: How to train.
         max_length: Maximum tokens of an example.
-        run: The fine-tuning's folder, which is claimed.
+        folder: The output folder, which is claimed.
         processes: This process among those that train together.
         chooser: The seed under which learning rates are tried.
         tried: Records of earlier starts by learning rate; None for those to try.
@@ -95,18 +95,13 @@ class Job:
     splits: Mapping[str, Rows]
     recipe: FinetuneRecipe
     max_length: int
-    run: RunFolder
+    folder: RunFolder
     processes: PartialState
     chooser: int
     tried: Mapping[float, dict[str, Any] | None]
     done: Mapping[int, dict[str, Any] | None]
     progress: bool = True
     callbacks: Sequence[TrainerCallback] = ()
-
-    @property
-    def folder(self) -> Path:
-        """Output folder of the fine-tuning."""
-        return self.run.path
 
     @cached_property
     def examples(self) -> dict[str, Examples]:
@@ -191,7 +186,7 @@ class Job:
 
     def checkpoints(self, rate: float, seed: int) -> Path:
         """Returns the folder for a training's checkpoints."""
-        return self.folder / UNFINISHED / self.name_of(rate, seed)
+        return self.folder.path / UNFINISHED / self.name_of(rate, seed)
 
     def name_of(self, rate: float, seed: int) -> str:
         """Returns the name of a training among those of the fine-tuning."""
@@ -211,7 +206,7 @@ def resolve(
     trusted: bool,
     progress: bool,
     callbacks: Sequence[TrainerCallback],
-) -> Job:
+) -> FinetuneRun:
     """Resolves a fine-tuning and claims its folder; arguments and errors are those of `mabert.train.finetune`."""
     seeds = check_seeds(seeds)
     check_reporters(recipe.report_to)
@@ -233,24 +228,24 @@ def resolve(
     # All processes must agree on which runs are finished, so all read before the first one writes.
     tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
     done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
-    job = Job(
+    run = FinetuneRun(
         opened, kind_of(task), splits, recipe, longest, folder, processes, chooser, tried, done, progress, callbacks
     )
-    job.kind.warn_of_examples(splits)
+    run.kind.warn_of_examples(splits)
     request["resolved"] = {
         "weights": opened.place.digest(),
-        "examples": {name: len(examples) for name, examples in job.examples.items()},
-        "data": job.digest(),
+        "examples": {name: len(examples) for name, examples in run.examples.items()},
+        "data": run.digest(),
         "precision": resolve_precision(recipe.precision),
         "processes": processes.num_processes,
         **({"chosen_under": chooser} if len(rates) > 1 else {}),
     }
-    job.new_model()  # may refuse, so before anything is written
+    run.new_model()  # may refuse, so before anything is written
     if writes:
-        job.tell_cut()
+        run.tell_cut()
         folder.claim(request, resume)
     processes.wait_for_everyone()
-    return job
+    return run
 
 
 def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:

@@ -185,7 +185,7 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
         raise ValueError(
             f"training.batch_size {training.batch_size} is not a multiple of training.micro_batch_size "
             f"{training.micro_batch_size} times {processes} process(es); set training.micro_batch_size, the windows "
-            "of a forward, to a part of it"
+            "of a forward, to a divisor of it"
         )
     twentieth = max(1, training.steps // 20)
     same = ("learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "seed")

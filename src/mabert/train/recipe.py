@@ -383,19 +383,13 @@ def as_mapping(recipe: PretrainRecipe | FinetuneRecipe) -> dict[str, Any]:
     Fields of `LATER` are included only if they differ from their defaults, so that runs and cells identified by these
     values keep their names.
     """
-    content = dataclasses.asdict(recipe)
-    for fields in (content, content.get("training", {})):
-        for name in LATER.keys() & fields.keys():
-            if fields[name] == LATER[name]:
+    content, default = dataclasses.asdict(recipe), dataclasses.asdict(type(recipe)())
+    for fields, usual in ((content, default), (content.get("training", {}), default.get("training", {}))):
+        for name in LATER & fields.keys():
+            if fields[name] == usual[name]:
                 del fields[name]
     return content
 
 
-LATER: dict[str, Any] = {
-    "start_from": None,
-    "compile": False,
-    "optimizer": "adamw",
-    "schedule": "linear",
-    "report_to": [TENSORBOARD],
-}
-"""Fields that the first recipes did not have, with their defaults."""
+LATER = {"start_from", "compile", "optimizer", "schedule", "report_to"}
+"""Fields that the first recipes did not have."""
