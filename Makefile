@@ -4,7 +4,7 @@
 # make check  lint, types, the import rule, the site
 # make docs   the site of the guides and the reference, in build/site
 # make dist   source archive and wheel, built and checked
-# make bench  operators beside their rivals, parts of a forward, MaBERT beside BERT     (long)
+# make bench  operators beside their rivals, MaBERT beside BERT                      (long)
 # make clients  the table of docs/clients.md, from tests run with each client installed  (half an hour)
 # make gpu-kernels  what a GPU would compile, compiled beforehand without one            (a quarter of an hour on two cores)
 # make gpu    on a machine with a GPU: tests and measurements, those that matter first; run again to go on  (2 x 10 minutes)

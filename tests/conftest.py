@@ -1,6 +1,7 @@
 """What every test shares."""
 
 import gc
+import itertools
 import signal
 import socket
 from urllib.parse import urlsplit
@@ -39,6 +40,13 @@ def compiled_kernels(one_thread_from_the_start, request):
     selective_scan(mixed, torch.ones(1, 2, 3), a, b, b).sum().backward()
     with torch.no_grad():
         softmax_attention(*(torch.ones(1, 2, 32) for _ in range(3)), 1)
+
+
+@pytest.fixture
+def ten_seconds_a_look(monkeypatch):
+    """A clock for lines of progress, and no terminal whatever the environment says."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    monkeypatch.setattr("mabert.machine.progress.monotonic", itertools.count(0, 10).__next__)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -314,16 +314,16 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bench", "ops", "--models", "bert"], "models is for `bench models`, not for `bench ops`"),
-        (["bench", "lengths", "--lengths", "3"], "lengths is for `bench models`, not for `bench lengths`"),
+        (["bench", "ops", "--models", "bert"], "--models goes with bench models, not with bench ops"),
+        (["bench", "lengths", "--lengths", "3"], "--lengths goes with bench models, not with bench lengths"),
         (["bench", "models", "--budget", "0"], "--budget is 0.0; it must be above 0 and at most 1000000"),
-        (["bench", "report", "a.json", "--quick"], "quick is for measurements of speed, not for `bench report`"),
-        (["bench", "lengths", "--quick", "--texts", "a=b"], "texts has no effect with --quick"),
-        (["bench", "ops", "--profile", "best"], "profile is for `bench models`, not for `bench ops`"),
-        (["bench", "models", "--quick", "--limit", "5"], "limit has no effect with --quick"),
+        (["bench", "report", "a.json", "--quick"], "--quick goes with measurements of speed, not with bench report"),
+        (["bench", "lengths", "--quick", "--texts", "a=b"], "--texts has no effect with --quick"),
+        (["bench", "ops", "--profile", "best"], "--profile goes with bench models, not with bench ops"),
+        (["bench", "models", "--quick", "--limit", "5"], "--limit has no effect with --quick"),
         (["bench", "models", "--limit", "inf"], "--limit is inf; it must be above 0 and at most 1000000"),
-        (["bench", "models", "a.json"], "files is for `bench report`, not for `bench models`"),
-        (["bench", "models", "--texts", "a=b"], "texts is for `bench lengths`, not for `bench models`"),
+        (["bench", "models", "a.json"], "files go with bench report, not with bench models"),
+        (["bench", "models", "--texts", "a=b"], "--texts goes with bench lengths, not with bench models"),
         (["bench", "lengths", "--dtype", "float32", "bfloat16"], "bench lengths takes one dtype at a time"),
         (["bench", "lengths", "--dtype", "float16"], "dtype is 'float16'; it must be one of 'float32', 'bfloat16'"),
         (["bench", "models", "--models", "roberta"], "there is no model 'roberta'; there are bert"),
@@ -392,7 +392,7 @@ def test_a_batch_is_rows_and_tokens_and_a_row_of_ours_that_failed_is_an_error(ca
 def test_a_gpu_that_is_not_there_is_refused(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, _, told = run(capsys, "bench", "ops", "--device", "cuda")
-    assert (code, told) == (2, "mabert: device is cuda, and torch sees no GPU; leave it out to measure the CPU\n")
+    assert (code, told) == (2, "mabert: device is 'cuda'; GPUs that torch can use here: 0\n")
 
 
 @pytest.mark.parametrize("size", ["32x", "x512", "0x512", "32x0", "32x512x2", "3.5", "٣", "1x99999999"])

@@ -65,7 +65,7 @@ def test_help_loads_next_to_no_library():
         ("pretrain mini -o run training.step=3", "did you mean 'training.steps'?"),
         ("finetune MODEL --train none.csv -o run", "none.csv: no such file"),
         ("study pattern --scale huge", "no file 'huge'"),
-        ("bench models --texts a=b", "texts is for `bench lengths`"),
+        ("bench models --texts a=b", "--texts goes with bench lengths"),
     ],
 )
 def test_what_needs_no_model_is_refused_without_torch(tmp_path, monkeypatch, command, told):

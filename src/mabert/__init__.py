@@ -50,7 +50,6 @@ _ELSEWHERE = {
     "export": "mabert.exporting",
     "load": "mabert.infer.model",
     "prepack": "mabert.model.prepack",
-    "register": "mabert.model",
     "depthwise_conv1d": "mabert.ops",
     "selective_scan": "mabert.ops",
 }

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mabert.baselines.registry import family_of
 from mabert.extras import check_installed
 from mabert.files.writing import filling
+from mabert.machine.memory import size_of
 from mabert.opening.opened import Model, open_model
 from mabert.ops import use_backend
 
@@ -68,7 +69,7 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
     plain = Plain(loaded, names)
     sentences, encoding = opened.sentences, opened.encoding
-    with filling(output, sum(held.nbytes for held in loaded.parameters())) as staging:
+    with filling(output, size_of(loaded)) as staging:
         runtime.write(plain, staging / runtime.FILE)
         running = runtime(staging / runtime.FILE)
         difference = max(_differences(plain, running))

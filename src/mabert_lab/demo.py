@@ -26,7 +26,7 @@ from mabert.data.tasks import rows_of, table_task
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
 from mabert.files.places import find
 from mabert.files.reading import read_json, to_json
-from mabert.files.writing import filling, write_text
+from mabert.files.writing import filling, in_use, write_text
 from mabert.infer.model import TextModel
 from mabert.opening.opened import open_model
 from mabert.train.finetune import finetune
@@ -166,11 +166,6 @@ def free_folder(name: str = "demo-out") -> Path:
     """Returns the first of `name`, `name-2`, `name-3`, ... that is not in use."""
     places = (Path(f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
     return next(place for place in places if not in_use(place))
-
-
-def in_use(folder: Path) -> bool:
-    """Checks whether there is a file of this name, or a folder that is not empty."""
-    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
 
 
 def read_documents(text: Sequence[str] | None) -> list[str]:

@@ -68,24 +68,19 @@ def test_text_without_enough_words(refused, embedder, tmp_path, content, told):
     assert told in refused(embedder, text=tmp_path / "text.txt")
 
 
-def with_fields(file, **fields):
-    """A damage that writes fields of a JSON file anew."""
+def changed(file, change):
+    """A damage of a JSON file: a change of what it holds."""
 
     def damage(folder):
         content = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(content | fields))
+        (folder / file).write_text(json.dumps(change(content)))
 
     return damage
 
 
-def with_modules(change):
-    """A damage of the list of modules of sentence-transformers."""
-
-    def damage(folder):
-        modules = json.loads((folder / "modules.json").read_text())
-        (folder / "modules.json").write_text(json.dumps(change(modules)))
-
-    return damage
+def with_fields(**fields):
+    """A damage that writes fields of the configuration anew."""
+    return changed("config.json", lambda content: content | fields)
 
 
 def without_tokenizer(folder):
@@ -127,18 +122,18 @@ DAMAGE = {
         "holds a model of type 'gpt2'; those of types bert, distilbert, roberta, xlm-roberta, camembert",
     ),
     "another head": (
-        with_fields("config.json", architectures=["BertForQuestionAnswering"]),
+        with_fields(architectures=["BertForQuestionAnswering"]),
         "saved as BertForQuestionAnswering; encoders, masked language models and",
     ),
     "positions by distance": (
-        with_fields("config.json", position_embedding_type="relative_key"),
+        with_fields(position_embedding_type="relative_key"),
         "has position_embedding_type 'relative_key'; absolute positions can be converted",
     ),
     "weights in bytes": (
         with_bytes,
         "embeddings.word_embeddings.weight is of I8; weights must be one of F64, F32, F16, BF16",
     ),
-    "quantized": (with_fields("config.json", quantization_config={"quant_method": "gptq"}), "holds quantized weights"),
+    "quantized": (with_fields(quantization_config={"quant_method": "gptq"}), "holds quantized weights"),
     "a decoder": (as_decoder, "this bert has a setting that cannot be converted"),
     "fewer rows than words": (
         lambda folder: teacher("bert", vocabulary=50).save_pretrained(folder),
@@ -149,12 +144,15 @@ DAMAGE = {
         "1_Pooling/config.json pools by pooling_mode_max_tokens; mean or cls is needed",
     ),
     "further layers": (
-        with_modules(lambda modules: [*modules, {"type": "sentence_transformers.models.Dense", "path": "3_Dense"}]),
+        changed(
+            "modules.json",
+            lambda modules: [*modules, {"type": "x.Dense", "path": "3_Dense"}],
+        ),
         "modules.json has Dense; an encoder with Pooling and Normalize alone can be converted",
     ),
     **{
         f"a module in {path}": (
-            with_modules(lambda _, path=path: [{"type": "x.Transformer", "path": path}]),
+            changed("modules.json", lambda _, path=path: [{"type": "x.Transformer", "path": path}]),
             f"the path {path!r} leads out of the folder",
         )
         for path in ("../elsewhere", "/etc")

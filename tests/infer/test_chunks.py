@@ -1,7 +1,6 @@
 """Texts as a stream: the same answers as all at once, in memory that does not grow with their number."""
 
 import io
-import itertools
 import sys
 import weakref
 
@@ -16,7 +15,6 @@ from mabert.infer import answers
 from mabert.infer import chunks as chunking
 from mabert.infer.answers import How
 from mabert.infer.chunks import chunks
-from mabert.machine import progress
 from mabert.machine.progress import Bar
 
 WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
@@ -138,13 +136,6 @@ def test_a_bar_takes_a_total_that_comes_late_and_leaves_standard_output_to_the_a
         assert sys.stdout is before
     assert "embedding" in terminal.file.getvalue()
     assert "3/4" in terminal.file.getvalue()
-
-
-@pytest.fixture
-def ten_seconds_a_look(monkeypatch):
-    """A clock, and no terminal whatever the environment says."""
-    monkeypatch.setenv("TTY_COMPATIBLE", "0")
-    monkeypatch.setattr(progress, "monotonic", itertools.count(0, 10).__next__)
 
 
 def test_lines_of_progress_leave_standard_output_alone_and_are_not_written_unasked(

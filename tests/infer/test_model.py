@@ -74,7 +74,7 @@ def test_on_a_cpu_weights_are_prepacked_and_say_what_they_said(classifier, preci
     if precision and not can_prepack(torch.device("cpu"), torch.bfloat16):
         pytest.skip("no instructions for bf16")
     plain = load_for_use(open_model(classifier), "classifier", precision=precision, device="cpu")
-    tokens = {"input_ids": torch.tensor(plain.encode(TEXTS[:1])[0]["input_ids"])[None]}
+    tokens = {"input_ids": torch.tensor(next(plain.encodings(TEXTS[:1]))[0]["input_ids"])[None]}
     with torch.inference_mode(), plain.computing():
         expected = plain.model(**tokens).logits.float().softmax(-1)[0].tolist()
     model = mabert.load(classifier, precision=precision, device="cpu")

@@ -196,9 +196,8 @@ def test_long_texts_are_counted_or_cut(masked_lm):
 def test_a_model_without_positions_takes_any_length_and_is_cut_where_finetuning_cuts(words, tmp_path):
     folder = saved(MaBertForMaskedLM, tmp_path, words, position_embedding="rotary")
     loaded = load_for_use(open_model(folder), "encoder")
-    assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40])] == [42]
-    assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True)] == [24]
-    assert [len(item["input_ids"]) for item in loaded.encode(["bird " * 40], truncate=True, max_length=30)] == [30]
+    for how, length in (({}, 42), ({"truncate": True}, 24), ({"truncate": True, "max_length": 30}, 30)):
+        assert [len(item["input_ids"]) for item, _ in loaded.encodings(["bird " * 40], **how)] == [length]
 
 
 def test_info_counts_every_parameter(masked_lm):

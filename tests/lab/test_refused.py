@@ -13,7 +13,7 @@ from mabert_lab import cli
         ("bench retrieval", "bench retrieval has no model; name one folder or several"),
         ("bench retrieval m", "bench retrieval has no data; name a file or folder of documents"),
         ("bench retrieval m --data gone.txt", "gone.txt: no such file or folder"),
-        ("bench retrieval m --data x --quick", "quick is for measurements of speed, not for `bench retrieval`"),
+        ("bench retrieval m --data x --quick", "--quick goes with measurements of speed, not with bench retrieval"),
         ("study drift model --texts a.txt --data glue", "--data goes with the CoLA dev set, not with --texts"),
         ("study drift model --text-column body", "--text-column goes with --texts, which is not given"),
         ("study budget --from x", "--from goes with pattern, components, pooling and grid, not with budget"),

@@ -5,15 +5,9 @@ import itertools
 import pytest
 from transformers import TrainerState
 
-from mabert.machine import progress
 from mabert.train.callbacks import TrainingBar
 
-
-@pytest.fixture(autouse=True)
-def ten_seconds_a_look(monkeypatch):
-    """A clock, and no terminal whatever the environment says."""
-    monkeypatch.setenv("TTY_COMPATIBLE", "0")
-    monkeypatch.setattr(progress, "monotonic", itertools.count(0, 10).__next__)
+pytestmark = pytest.mark.usefixtures("ten_seconds_a_look")
 
 
 def told(capsys, first=True, tokens=range(100, 200_100, 100), last=None):

@@ -122,6 +122,17 @@ class Family:
         """Returns the maximum input length in tokens; None for no limit."""
         return config.max_position_embeddings
 
+    def limit(self, config: PreTrainedConfig, max_length: int | None) -> int | None:
+        """Returns the most tokens that an input may have, at most `max_length`; None if unlimited.
+
+        Raises:
+            ValueError: If `max_length` is more than the model has positions for.
+        """
+        longest = self.longest(config)
+        if longest is not None and max_length is not None and max_length > longest:
+            raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
+        return longest if max_length is None else max_length
+
     def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
         """Computes the masked-language-model logits, (..., D) to (..., vocabulary)."""
         return getattr(model, self.head)(hidden)

@@ -253,7 +253,7 @@ def run_predict(options: argparse.Namespace) -> None:
     from mabert.infer.write import write_rows
 
     paired = options.pair_column is not None
-    reads = READER in " ".join(model.config.architectures or ())
+    reads = model.opened.use == "reader"
     names = (GIVEN[2:] if reads else GIVEN[:2])[: 1 + paired]
     with naming_options():
         count = write_rows(

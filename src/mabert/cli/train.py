@@ -1,4 +1,4 @@
-"""`mabert pretrain` and `mabert finetune`."""
+"""`mabert pretrain`, `finetune`, `tokenizer` and `extend`."""
 
 import argparse
 import re
@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
-from mabert.data import LabelKind
+from mabert.data import GLUE, LabelKind
 from mabert.extras import check_reporters
 from mabert.files.reading import shown
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 from mabert.schema.ranges import BERT_SIZE, MOST_SEEDS, Budget, Seed, Tokens, Vocabulary, range_of
-from mabert.train.recipe import FinetuneRecipe
+from mabert.train.recipe import FinetuneRecipe, check_seeds
 
-GLUE = "hub:nyu-mll/glue"
 GLUE_OPTIONS = {"data": GLUE}
 TABLE_OPTIONS = {
     "train": None,
@@ -195,6 +194,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     RunFolder(options.output).check({}, options.resume)
     recipe = FinetuneRecipe(**{name: getattr(options, name) for name in FIELDS})
     check_reporters(recipe.report_to)
+    check_seeds(options.seeds)
     task, splits = load_examples(options)
     source = asked_for(options, GLUE_OPTIONS if options.task else TABLE_OPTIONS)
     load_libraries()

@@ -8,10 +8,9 @@ import yaml
 
 from mabert import __version__
 from mabert.conversion.agreement import texts_of
-from mabert.files.places import PACKAGES
+from mabert.files.places import CARD, PACKAGES
 from mabert.files.yaml import parse_yaml
 
-CARD = "README.md"
 ASKED = {
     "encoder": 'vectors = model.embed(["A text.", "Another one."])',
     "masked_lm": 'guesses = model.fill_mask(["A text with a [MASK] in it."])  # or <mask>, as its tokenizer has it',

@@ -24,12 +24,13 @@ from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.extras import EXTRAS, check_installed
+from mabert.files.places import CARD
 from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
+from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.schema.check import check
 from mabert.train.run import UNFINISHED
-from mabert.train.trainer import size_of
 
 logger = logging.getLogger(__name__)
 
@@ -186,4 +187,4 @@ def save(run: ConversionRun, student: Any, outcome: dict[str, Any]) -> None:
             copy_settings(known.place, staging)
         if encoding is not None:
             dataclasses.replace(encoding, max_length=longer or encoding.max_length).save(staging)
-        write_text(staging / "README.md", card(known.place, request, outcome))
+        write_text(staging / CARD, card(known.place, request, outcome))

@@ -2,6 +2,9 @@
 
 from typing import Literal
 
+GLUE = "hub:nyu-mll/glue"
+"""GLUE on the hub."""
+
 LabelKind = Literal["classification", "regression", "several", "tokens", "answers"]
 """Kinds of labels: a class, a number, several classes, a tag for each token, or an answer in the text."""
 

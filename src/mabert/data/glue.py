@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mabert.data import LabelKind, rows
+from mabert.data import GLUE, LabelKind, rows
 from mabert.data.corpus import HubSource
 from mabert.data.tasks import Task, row_label, rows_of
 from mabert.files.reading import check_source
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HUB = "nyu-mll/glue"
 _SPLITS = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 _MNLI_SPLITS = {
     "train": "train.tsv",
@@ -123,7 +122,7 @@ def glue_task(name: str) -> GlueTask:
     return TASKS[name]
 
 
-def load_glue(task: str, source: str | Path = f"hub:{HUB}", splits: Sequence[str] | None = None) -> dict[str, Dataset]:
+def load_glue(task: str, source: str | Path = GLUE, splits: Sequence[str] | None = None) -> dict[str, Dataset]:
     """Loads a GLUE task.
 
     Args:
@@ -148,7 +147,10 @@ def load_glue(task: str, source: str | Path = f"hub:{HUB}", splits: Sequence[str
             raise ValueError(f"{task} has no split {split!r}; its splits are {', '.join(known.splits)}")
     wanted = list(known.splits if splits is None else splits)
     if str(source).startswith("hub:"):
-        return {split: _from_hub(known, str(source).removeprefix("hub:") or HUB, split) for split in wanted}
+        return {
+            split: _from_hub(known, (str(source).removeprefix("hub:") or GLUE).removeprefix("hub:"), split)
+            for split in wanted
+        }
     folder = _task_folder(known, Path(source).expanduser())
     if splits is None:
         wanted = [name for name in wanted if not name.startswith("test") or (folder / known.splits[name]).exists()]
@@ -156,7 +158,7 @@ def load_glue(task: str, source: str | Path = f"hub:{HUB}", splits: Sequence[str
 
 
 def _task_folder(task: GlueTask, source: Path) -> Path:
-    check_source(source, f"hub:{HUB}")
+    check_source(source, GLUE)
     if (source / task.folder).is_dir():
         return source / task.folder
     if any((source / file).exists() for file in task.splits.values()):

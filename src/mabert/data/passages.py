@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,6 +107,15 @@ def windows(count: int, room: int, overlap: int) -> list[Span]:
         return [(0, count)]
     begins = [*range(0, count - room, room - overlap), count - room]
     return [(begin, begin + room) for begin in begins]
+
+
+def best_answers(contexts: Sequence[str], passages: Iterable[Passage], logits: Iterable[np.ndarray]) -> list[Answer]:
+    """Returns the likeliest answer to each question, see `best_answer`; `passages` and `logits` are those of all."""
+    each, found = iter(logits), []
+    for row, group in groupby(passages, key=lambda passage: passage.row):
+        own = list(group)
+        found.append(best_answer(contexts[row], own, [next(each) for _ in own]))
+    return found
 
 
 def best_answer(context: str, passages: Sequence[Passage], logits: Sequence[np.ndarray]) -> Answer:

@@ -245,10 +245,14 @@ def make_once(place: Path, fill: Callable[[Path], None]) -> None:
                 fill(folder)
 
 
+def in_use(folder: Path) -> bool:
+    """Returns whether there is a file of this name, or a folder that is not empty."""
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+
+
 def check_new(folder: str | Path) -> None:
     """Refuses a folder to write that holds files, before the work instead of after it, by ValueError."""
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if in_use(Path(folder)):
         raise ValueError(f"{folder} already holds files; name another folder")
 
 

@@ -37,7 +37,7 @@ class How(Checked):
 
     Attributes:
         max_length: Most tokens of a text; default, where known, fine-tuning's for `predict` and that of the files of
-            sentence-transformers for `embed`; else all that the model takes (see `Loaded.encode`).
+            sentence-transformers for `embed`; else all that the model takes (see `Loaded.encodings`).
         truncate: Whether to cut longer texts (of a pair, the longer one) or raise an error. Default, as in fine-tuning
             for `predict` where it is known, else an error.
         batch_tokens: Most tokens of a batch, padding included; changes speed, not the answers beyond rounding.

@@ -1,7 +1,7 @@
 """What the outputs of each head say about a text."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from mabert.baselines.uses import logits_in
 from mabert.data.entities import OUTSIDE, entities_of
-from mabert.data.passages import Passage, best_answer, passages_of
+from mabert.data.passages import Passage, best_answers, passages_of
 from mabert.data.words import Word, in_one_entity, words_of
 from mabert.infer.answers import Batch, Encoded, How, Question
 from mabert.infer.chunks import Chunk
@@ -65,13 +65,18 @@ def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
     return of_batch
 
 
+def by_text(values: Any, batch: Batch) -> Iterator[Any]:
+    """Yields each text's values, (tokens, ...), of a batch padded on the right, (texts, time, ...)."""
+    for row, length in zip(values, batch["attention_mask"].sum(1).tolist(), strict=True):
+        yield row[:length]
+
+
 def tags(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[np.ndarray]]:
     """Returns a function from a batch to a tagger's probabilities for each text, float32 (tokens, tags)."""
 
     def of_batch(batch: Batch) -> Iterator[np.ndarray]:
         probability = loaded.model(**batch).logits.float().softmax(-1).cpu().numpy()
-        for row, length in zip(probability, batch["attention_mask"].sum(1).tolist(), strict=True):
-            yield row[:length]
+        return by_text(probability, batch)
 
     return of_batch
 
@@ -185,15 +190,11 @@ class Reader:
         return [passage.item for passage in self.passages], 0
 
     def answer(self, batch: Batch) -> Iterator[np.ndarray]:
-        """Yields the logits of each passage, float32 (tokens, 2)."""
+        """Returns the logits of each passage, float32 (tokens, 2)."""
         logits = logits_in(self.loaded.model(**batch)).float().cpu().numpy()
-        for row, length in zip(logits, batch["attention_mask"].sum(1).tolist(), strict=True):
-            yield row[:length]
+        return by_text(logits, batch)
 
     def finish(self, chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
         """Returns the answer to each question of the chunk."""
-        each, answers = iter(found), []
-        for row, passages in groupby(self.passages, key=lambda passage: passage.row):
-            own = list(passages)
-            answers.append(best_answer(chunk.rows[row][1], own, [next(each) for _ in own])._asdict())
-        return answers
+        contexts = [context for _, context in chunk.rows]
+        return [answer._asdict() for answer in best_answers(contexts, self.passages, found)]

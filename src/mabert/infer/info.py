@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from mabert.machine.memory import size_of
 from mabert.opening.opened import Model, open_model
 
 LENGTHS = (128, 512, 2048)
@@ -53,7 +54,7 @@ def info(named: Model, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
         config=config,
         parts=parameters_by_part(model),
         memory={length: peak_at(model.base_model, length) for length in lengths if length <= limit},
-        weights=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
+        weights=size_of(model),
     )
 
 
@@ -80,13 +81,8 @@ def parameters_by_part(model: PreTrainedModel) -> dict[str, int]:
     for name, parameter in encoder.named_parameters():
         part = part_of(name, letters)
         parts[part] = parts.get(part, 0) + parameter.numel()
-    head = parts.pop("head", 0) + count(model) - count(encoder)
+    head = parts.pop("head", 0) + model.num_parameters() - encoder.num_parameters()
     return {part: held for part, held in [*parts.items(), ("head", head)] if held}
-
-
-def count(module: nn.Module) -> int:
-    """Counts the parameters of a module."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @torch.inference_mode()

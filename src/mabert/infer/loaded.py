@@ -19,9 +19,8 @@ from mabert.machine.environment import fast_dtype
 from mabert.machine.memory import is_out_of_memory
 from mabert.machine.precision import PRECISIONS, resolve_precision, warn_of_emulation
 from mabert.model import MaBertModel
-from mabert.model.attention import is_plain
 from mabert.model.graphs import use_graphs
-from mabert.model.prepack import can_prepack, prepack
+from mabert.model.prepack import can_prepack, is_plain, prepack
 from mabert.opening.opened import Opened
 from mabert.ops import int8
 
@@ -58,15 +57,8 @@ class Loaded(Generic[Model]):
         return self.family.longest(self.model.config)
 
     def limit(self, max_length: int | None) -> int | None:
-        """Returns the most tokens that an input may have, at most `max_length`; None if unlimited.
-
-        Raises:
-            ValueError: If `max_length` is more than the model has positions for.
-        """
-        longest = self.longest
-        if longest is not None and max_length is not None and max_length > longest:
-            raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
-        return longest if max_length is None else max_length
+        """Returns what `Family.limit` says of this model."""
+        return self.family.limit(self.model.config, max_length)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -103,12 +95,6 @@ class Loaded(Generic[Model]):
         if can_prepack(self.model.device, dtype):
             prepack(self.model, dtype if self.bf16 else None)
         return self
-
-    def encode(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, **how: Any
-    ) -> list[dict[str, list[int]]]:
-        """Encodes texts as in fine-tuning; arguments and errors are those of `encodings`."""
-        return [item for item, _ in self.encodings(texts, pairs, **how)]
 
     def encodings(
         self,

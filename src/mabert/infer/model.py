@@ -102,7 +102,7 @@ class TextModel:
                 `mean`.
             normalize: Whether to scale each vector to length one. Default, what the folder says, else not.
             max_length: Most tokens of a text; default, what the folder's files of sentence-transformers say, else all
-                that the model takes (see `Loaded.encode`).
+                that the model takes (see `Loaded.encodings`).
             truncate: Whether to cut longer texts; otherwise they are an error.
             batch_tokens: Most tokens of a batch, padding included; changes speed, not the vectors beyond rounding.
             deterministic: Whether to run each text alone, so that its vector has the same bits whatever else is asked.
@@ -190,7 +190,7 @@ class TextModel:
                 lists of words.
             pairs: The second text of each pair, for a classifier of pairs; for a reader, the context of each question.
             max_length: Most tokens of a text; default, as in fine-tuning where it is known, else all that the model
-                takes (see `Loaded.encode`).
+                takes (see `Loaded.encodings`).
             truncate: Whether to cut longer texts (of a pair, the longer one) or raise an error; default, as in
                 fine-tuning where it is known, else an error.
             batch_tokens: As for `embed`.

@@ -239,10 +239,8 @@ class InContext(Alone):
         return items, cut_short
 
     def hidden(self, batch: Batch) -> Iterator[torch.Tensor]:
-        """Yields the token vectors of each text, (tokens, D)."""
-        hidden = self.loaded.model(**batch).last_hidden_state
-        for row, size in zip(hidden, batch["attention_mask"].sum(1).tolist(), strict=True):
-            yield row[:size]
+        """Returns the token vectors of each text, (tokens, D)."""
+        return heads.by_text(self.loaded.model(**batch).last_hidden_state, batch)
 
     def pooled(self, index: int, hidden: torch.Tensor) -> np.ndarray:
         """Returns the vectors of a text's passages, float32 (passages, D)."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
 TRAINED = 16
@@ -117,6 +118,11 @@ def field_of(file: str, name: str) -> int:
         return 0
     lines = (line.split() for line in Path(file).read_text(encoding="ascii").splitlines())
     return next((int(words[1]) << 10 for words in lines if words[0] == f"{name}:"), 0)
+
+
+def size_of(model: nn.Module) -> int:
+    """Returns the bytes of a model's weights."""
+    return sum(weight.nbytes for weight in model.parameters())
 
 
 def parameters_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:

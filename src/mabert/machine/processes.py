@@ -71,10 +71,13 @@ def handling(number: int, handler: Callable[[int, FrameType | None], None]) -> I
 
 @contextlib.contextmanager
 def ended_as_interrupted() -> Iterator[None]:
-    """Treats SIGTERM, with which a system or a cluster ends a job, as Ctrl-C, in the main thread only.
+    """Treats SIGTERM, with which a system or a cluster ends a job, as Ctrl-C, in the main thread only."""
+    with handling(signal.SIGTERM, interrupting_once()):
+        yield
 
-    Only the first one counts, because it may be sent again while this process saves.
-    """
+
+def interrupting_once() -> Callable[[int, FrameType | None], None]:
+    """Returns a handler that treats the first signal as Ctrl-C; it may come again while a process saves."""
     warned = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -88,13 +91,7 @@ def ended_as_interrupted() -> Iterator[None]:
         else:  # a shell makes background jobs ignore Ctrl-C
             raise KeyboardInterrupt
 
-    with handling(signal.SIGTERM, interrupt):
-        yield
-
-
-def import_ahead(*modules: str) -> None:
-    """Starts imports in the background."""
-    context(*modules)
+    return interrupt
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -172,9 +172,9 @@ def flash_is_on() -> bool:
     return torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
 
 
-def is_plain(layer: nn.Module) -> bool:
-    """Returns whether a layer is a linear one of torch's, without hooks, and with an ordinary weight: not one of an
-    adapter, a quantizer or a library that moves weights."""
+def can_join(layer: nn.Module) -> bool:
+    """Returns whether a layer's rows may be joined with others': it is a linear one of torch's, without hooks, and its
+    weight no other library's kind of tensor."""
     if type(layer) is not nn.Linear or hasattr(layer.weight, "__tensor_flatten__"):
         return False
     return not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
@@ -255,7 +255,7 @@ class SelfAttention(KeepsValues):
     def _projected(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Returns query, key and value, (batch, time, D) each; in inference on a GPU, by one product."""
         projections = (self.query, self.key, self.value)
-        if hidden.device.type == "cpu" or not in_inference() or not all(map(is_plain, projections)):
+        if hidden.device.type == "cpu" or not in_inference() or not all(map(can_join, projections)):
             return tuple(projection(hidden) for projection in projections)
         weights, biases = ([getattr(each, name) for each in projections] for name in ("weight", "bias"))
         joined = kept(self, joined_rows, *weights, *biases)

@@ -253,7 +253,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
         return super().from_dict({**fields, **given}, **kwargs)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Works as in transformers, and adds the module that lets transformers open the folder, see `anywhere`."""
+        """Works as in transformers, and adds the module that lets transformers open the folder."""
         self.auto_map = AUTO_MAP
         super().save_pretrained(save_directory, **kwargs)
         write_module(save_directory)

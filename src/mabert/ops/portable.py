@@ -10,6 +10,8 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan
 from torch.nn.functional import conv1d, pad, silu
 
+from mabert.ops.reference import silence
+
 
 def selective_scan(
     u: Tensor,
@@ -26,9 +28,9 @@ def selective_scan(
     reverse: bool,
 ) -> Tensor:
     """Scans by a loop over time; see `mabert.ops.selective_scan` for the contract."""
-    u, delta, B, C = (_silence(tensor, mask) for tensor in (u, delta, B, C))
+    u, delta, B, C = (silence(tensor, mask) for tensor in (u, delta, B, C))
     delta = delta if delta_bias is None else delta + delta_bias
-    delta = _silence(_softplus(delta) if delta_softplus else delta, mask)  # a step of size zero keeps the state
+    delta = silence(_softplus(delta) if delta_softplus else delta, mask)  # a step of size zero keeps the state
     rates = A.T.contiguous()
 
     def step(state: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -40,8 +42,8 @@ def selective_scan(
     by_time = tuple(tensor.transpose(0, 1) for tensor in (delta, delta * u, B, C))
     y = scan(step, start, by_time, reverse=reverse)[1].transpose(0, 1)
     y = y if D is None else y + D * u
-    y = y if z is None else y * silu(_silence(z, mask))
-    return _silence(y, mask)
+    y = y if z is None else y * silu(silence(z, mask))
+    return silence(y, mask)
 
 
 def depthwise_conv1d(
@@ -59,9 +61,9 @@ def depthwise_conv1d(
     after = width - 1 - before
     if reverse:
         before, after, weight = after, before, weight.flip(1)
-    padded = pad(_silence(u, mask).transpose(1, 2), (before, after))
+    padded = pad(silence(u, mask).transpose(1, 2), (before, after))
     y = conv1d(padded, weight.unsqueeze(1), bias, groups=weight.shape[0]).transpose(1, 2)
-    return _silence(silu(y) if activation == "silu" else y, mask)
+    return silence(silu(y) if activation == "silu" else y, mask)
 
 
 def _softplus(x: Tensor) -> Tensor:
@@ -74,7 +76,3 @@ def _softplus(x: Tensor) -> Tensor:
     s = e / (2 + e)
     z = s * s
     return torch.relu(x) + 2 * s * (1 + z * (1 / 3 + z * (1 / 5 + z * (1 / 7 + z * (1 / 9 + z * (1 / 11 + z / 13))))))
-
-
-def _silence(tensor: Tensor, mask: Tensor | None) -> Tensor:
-    return tensor if mask is None else tensor.masked_fill(~mask.unsqueeze(-1), 0.0)

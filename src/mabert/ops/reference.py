@@ -17,7 +17,7 @@ def _working_dtype(*tensors: Tensor | None) -> torch.dtype:
     return torch.float64 if torch.float64 in present else torch.float32
 
 
-def _silence(tensor: Tensor, mask: Tensor | None) -> Tensor:
+def silence(tensor: Tensor, mask: Tensor | None) -> Tensor:
     """Sets masked steps to zero, whatever they hold (NaN too), so that no gradient flows to them."""
     return tensor if mask is None else tensor.masked_fill(~mask.unsqueeze(-1), 0.0)
 
@@ -44,7 +44,7 @@ def selective_scan(
     """
     dtype = _working_dtype(u, delta, A, B, C, D, z, delta_bias)
     output_dtype = u.dtype
-    u, delta, B, C = (_silence(tensor.to(dtype), mask) for tensor in (u, delta, B, C))
+    u, delta, B, C = (silence(tensor.to(dtype), mask) for tensor in (u, delta, B, C))
     A = A.to(dtype)
     if delta_bias is not None:
         delta = delta + delta_bias.to(dtype)
@@ -69,8 +69,8 @@ def selective_scan(
     if D is not None:
         y = y + D.to(dtype) * u
     if z is not None:
-        y = y * silu(_silence(z.to(dtype), mask))
-    return _silence(y, mask).to(output_dtype)
+        y = y * silu(silence(z.to(dtype), mask))
+    return silence(y, mask).to(output_dtype)
 
 
 def depthwise_conv1d(
@@ -89,7 +89,7 @@ def depthwise_conv1d(
     output_dtype = u.dtype
     rows, time, _ = u.shape
     width = weight.shape[1]
-    u, weight = _silence(u.to(dtype), mask), weight.to(dtype)
+    u, weight = silence(u.to(dtype), mask), weight.to(dtype)
     before = width - 1 if mode == "causal" else (width - 1) // 2
     after = width - 1 - before
 
@@ -109,7 +109,7 @@ def depthwise_conv1d(
         y = y + bias.to(dtype)
     if activation == "silu":
         y = silu(y)
-    return _silence(y, mask).to(output_dtype)
+    return silence(y, mask).to(output_dtype)
 
 
 def softmax_attention(
@@ -128,7 +128,7 @@ def softmax_attention(
     rows, time, width = query.shape
     valid = torch.ones(rows, time, dtype=torch.bool, device=query.device) if mask is None else mask
     output_dtype = query.dtype
-    query, key, value = query.to(dtype), _silence(key.to(dtype), mask), _silence(value.to(dtype), mask)
+    query, key, value = query.to(dtype), silence(key.to(dtype), mask), silence(value.to(dtype), mask)
     outputs = []
     for row, start, end in spans(cu_seqlens, rows, time):
         split = (end - start, heads, width // heads)

@@ -19,12 +19,13 @@ from mabert.data.tasks import Rows, Task, column
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import read_json, read_json_if_there, to_json
 from mabert.files.writing import filling, write_text
+from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once
 from mabert.train.finetune_run import FinetuneRun, resolve
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.run import RESULT, grid_file, write_record
-from mabert.train.trainer import TrainingDivergedError, size_of
+from mabert.train.trainer import TrainingDivergedError
 
 logger = logging.getLogger(__name__)
 

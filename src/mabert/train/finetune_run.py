@@ -43,10 +43,13 @@ FREE = ("report_to", "resolved.processes", "resolved.chosen_under")
 SMALL_TASKS = ("cola", "mrpc", "rte")
 """Tasks of a few thousand examples, which get ten epochs rather than three."""
 
+OF_MABERT = ("pooling", "padding_safe_masking")
+"""Fields of MaBERT's configuration that fine-tuning may set."""
+
 INPUTS = ("input_ids", "token_type_ids")
 """Model inputs among an example's columns; the rest are labels."""
 
-SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length and so on)"
+SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length with finetune.truncate)"
 SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
 
 
@@ -126,23 +129,11 @@ class FinetuneRun:
     @cached_property
     def config(self) -> PreTrainedConfig:
         """The pretrained model's configuration with the task's and the recipe's fields, checked."""
-        recipe, config = self.recipe, self.model.config
-        own = {name: getattr(recipe, name) for name in ("pooling", "padding_safe_masking")}
-        own = {name: value for name, value in own.items() if value is not None}
-        fields = {**self.kind.config_fields(), **self.model.family.classifier_dropout(recipe.dropout)}
-        if isinstance(config, MaBertConfig):
-            config = make_config(**{**config.to_dict(), **fields, "unpad": unpad_of(recipe.packing), **own})
-        elif own:
-            name, value = next(iter(own.items()))
-            raise ValueError(
-                f"{name} is {value!r}; that is MaBERT's, {self.model.place} is a {config.model_type} model"
-            )
-        else:
-            config = type(config)(**{**config.to_dict(), **fields})
-        pools = self.kind.use == "classifier"
+        recipe, pools = self.recipe, self.kind.use == "classifier"
         if recipe.pooling is not None and not pools:
             raise ValueError(f"pooling is {recipe.pooling!r}; that is a classifier's, and this is a {self.kind.use}")
-        check_packing(recipe.packing, config, pools)
+        fields = {**self.kind.config_fields(), **self.model.family.classifier_dropout(recipe.dropout)}
+        config = tuned_config(self.model.config, recipe, fields, pools)
         check_fits(f"the {self.kind.use}", parameters_of(class_for(self.kind.use, config), config), TRAINED)
         return config
 
@@ -257,15 +248,40 @@ def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
     return record
 
 
+def tuned_config(
+    config: PreTrainedConfig, recipe: FinetuneRecipe, fields: Mapping[str, Any], pools: bool
+) -> PreTrainedConfig:
+    """Returns a pretrained model's configuration with other fields and those that the recipe sets.
+
+    Args:
+        config: The pretrained model's.
+        recipe: How it is fine-tuned.
+        fields: The task's fields.
+        pools: Whether the task's head pools token vectors.
+
+    Raises:
+        ValueError: Naming the field that the model does not support: pooling, masking or packing.
+    """
+    own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
+    fields = {**config.to_dict(), **fields}
+    if isinstance(config, MaBertConfig):
+        config = make_config(**{**fields, "unpad": unpad_of(recipe.packing), **own})
+    elif own:
+        name, value = next(iter(own.items()))
+        raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
+    else:
+        config = type(config)(**fields)
+    check_packing(recipe.packing, config, pools)
+    return config
+
+
 def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
     """Returns the maximum tokens of an example and sets the tokenizer's limit; ValueError above the model's limit."""
-    limit = family_of(config).longest(config)
-    longest = asked or limit or config.max_position_embeddings
-    if limit is not None and longest > limit:
-        raise ValueError(f"max_length is {longest}, the model has positions for {limit} tokens")
-    if limit is not None:
-        tokenizer.model_max_length = limit
-    return int(longest)
+    family = family_of(config)
+    longest, limit = family.longest(config), family.limit(config, asked)
+    if longest is not None:
+        tokenizer.model_max_length = longest
+    return int(limit or config.max_position_embeddings)
 
 
 def in_evaluation(filled: Mapping[str, Any], helps: str) -> str:

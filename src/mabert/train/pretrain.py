@@ -13,7 +13,7 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import filling
-from mabert.machine.memory import naming_memory
+from mabert.machine.memory import naming_memory, size_of
 from mabert.model import MaBertConfig
 from mabert.model.boundaries import ON_HOST
 from mabert.train.callbacks import EvaluateAt
@@ -22,7 +22,7 @@ from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_s
 from mabert.train.pretrain_run import PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe
 from mabert.train.run import HISTORY, LOGS
-from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of, size_of
+from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of
 
 BETWEEN = "between"
 """Marks a checkpoint that does not count towards `keep_checkpoints`."""
@@ -110,7 +110,7 @@ def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str
         "held_out_accuracy": held_out["eval_accuracy"],
         "steps": state.global_step,
         "tokens": state.num_input_tokens_seen,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": model.num_parameters(),
         "history": trainer.history,
     }
 

@@ -191,7 +191,7 @@ class PretrainRecipe(Checked):
         model: Fields of `MaBertConfig`; for a baseline, fields of its own configuration and those of
             `mabert.baselines.family.COMMON`, which set its sizes. The vocabulary size comes from the tokenizer.
         tokenizer: Folder, `vocab.txt`, `tokenizer.json` or hub name; default, that of the family's published model on
-            the hub, or, if unavailable, one trained on `data.sources` in the same way.
+            the hub, or, if the hub is out of reach, a WordPiece trained on `data.sources`.
         stages: The length schedule.
         start_from: Model to start from instead of random weights, as `mabert.files.places.find` finds it. It sets
             architecture, sizes and tokenizer; of `model`, only dropout and masking may then be set.
@@ -365,8 +365,9 @@ def find_recipe(path: str | Path) -> Path:
     if given.exists() and not given.is_dir():  # a pipe, too
         return given
     folders = recipe_folders()
+    packaged = given.suffix in ("", ".yaml") and given.parent in (Path(), Path("recipes"))
     for folder in folders:
-        if (folder / f"{given.stem}.yaml").is_file() and given.parent in (Path(), Path("recipes")):
+        if packaged and (folder / f"{given.stem}.yaml").is_file():
             return folder / f"{given.stem}.yaml"
     names = sorted(file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.yaml"))
     raise FileNotFoundError(f"no recipe {str(path)!r}; give a YAML file or one of {names}")

@@ -22,7 +22,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.files.reading import finite, read_json, to_json
 from mabert.files.writing import STAGING, naming_full_disk, saving, write_text
-from mabert.machine.memory import naming_memory
+from mabert.machine.memory import naming_memory, size_of
 from mabert.machine.precision import resolve_precision
 from mabert.train import checkpoint
 from mabert.train.callbacks import SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar
@@ -320,11 +320,6 @@ def rows_at_once(batch: Mapping[str, Any]) -> str:
     ids, bounds = batch["input_ids"], batch.get("cu_seq_lens_q")
     rows = len(ids) if bounds is None else len(bounds) - 1
     return f"{rows:,} row{'s' if rows > 1 else ''} at once ({ids.numel():,} tokens, padding included)"
-
-
-def size_of(model: nn.Module) -> int:
-    """Returns the bytes of a model's weights."""
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 def publish(written: Path, place: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from mabert.machine.memory import field_of, group_memory
+from mabert.machine.memory import field_of, memory_left
 from mabert.machine.rounds import timed
 
 SHARE = 0.85
@@ -18,7 +18,7 @@ STATUS = "/proc/self/status"
 
 def free_memory() -> int:
     """Returns the bytes that one model may take now; 0 if the free memory is unknown."""
-    return int(SHARE * min([field_of("/proc/meminfo", "MemAvailable"), *group_memory()]))
+    return int(SHARE * memory_left())
 
 
 def limit_memory(allowed: int) -> None:

@@ -95,7 +95,7 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     articles = draws.sample(there, ARTICLES)
     hidden = [hide(length, articles, draws) for length in LENGTHS]
     by_article = [by_first_sentence(articles), by_second_half(articles), by_late_sentence(articles, draws)]
-    defined = [article for article in there if definition_in(next(_sentences(article)))]
+    defined = [article for article in there if definition_in(next(sentences_of(article)))]
     by_article.append(by_common_words(articles))
     if len(defined) >= ARTICLES:
         by_article.append(by_definition(draws.sample(defined, ARTICLES)))
@@ -120,12 +120,8 @@ def own_search(path: str) -> Search:
     )
 
 
-def sentences_of(article: str) -> list[str]:
-    """Returns the sentences of an article, in order."""
-    return list(_sentences(article))
-
-
-def _sentences(article: str) -> Iterator[str]:
+def sentences_of(article: str) -> Iterator[str]:
+    """Yields the sentences of an article, in order."""
     return (sentence for line in article.split("\n") for sentence in split_sentences(line.strip()))
 
 
@@ -133,7 +129,7 @@ def by_first_sentence(articles: Sequence[str]) -> Search:
     """Makes the search in which an article's first sentence, or title, finds the rest."""
     queries, texts = [], []
     for article in articles:
-        sentences = sentences_of(article)
+        sentences = list(sentences_of(article))
         ends = itertools.accumulate(len(sentence.split()) for sentence in sentences)
         first = 1 + sum(1 for _ in itertools.takewhile(lambda words: words < QUERY, ends))
         queries.append(" ".join(sentences[:first]))
@@ -153,7 +149,7 @@ def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
     words are used only if there is no other."""
     queries, texts = [], []
     for article in articles:
-        sentences = sentences_of(article)
+        sentences = list(sentences_of(article))
         late = range(len(sentences) // 2, len(sentences))
         place = draws.choice([n for n in late if len(sentences[n].split()) >= QUERY] or late)
         queries.append(sentences[place])
@@ -183,7 +179,7 @@ def definition_in(sentence: str) -> str | None:
 def by_definition(articles: Sequence[str]) -> Search:
     """Makes the search in which the definition in an article's first sentence, without the defined words, finds the
     rest: who asks so knows what it is, and not its name."""
-    split = [sentences_of(article) for article in articles]
+    split = [list(sentences_of(article)) for article in articles]
     return Search(
         "definition", None, [str(definition_in(each[0])) for each in split], [" ".join(each[1:]) for each in split]
     )

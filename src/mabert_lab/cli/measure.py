@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, complain, load_libraries, number, say
+from mabert.data import GLUE
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import shown
 from mabert.files.writing import write_text
@@ -104,14 +105,16 @@ def run_bench(options: argparse.Namespace) -> None:
         say(f"{report_on(options.files, output)}: tables and figures")
         return
     load_libraries()
-    check_device(options.device)
+    from mabert.infer.loaded import device_named
+
+    device_named(options.device)
     if options.quick:
         complain("a trial with small models, one call each: its numbers mean nothing")
     bench = import_module(f"mabert_lab.bench.{MODULES.get(options.what, options.what)}")
     there = {"device": options.device, "resume": options.resume}
     dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
-        for name, tasks in bench.run(options.files, options.data or "hub:nyu-mll/glue", output).items():
+        for name, tasks in bench.run(options.files, options.data or GLUE, output).items():
             say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in tasks.items()))
     elif options.what == "retrieval":
         bench.run(options.files, options.data, output, options.questions, options.tasks)
@@ -128,14 +131,6 @@ def run_bench(options: argparse.Namespace) -> None:
 
 MODULES = {"ops": "operators"}
 """Modules of measurements that have other names."""
-
-
-def check_device(device: str) -> None:
-    """Refuses a GPU where torch sees none."""
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, and torch sees no GPU; leave it out to measure the CPU")
 
 
 def check_rows(result: dict[str, Any]) -> None:
@@ -161,18 +156,19 @@ def check_bench(options: argparse.Namespace) -> None:
     """Refuses options that the requested measurement does not use, by name."""
     for name, kinds in options.takers.items():
         if getattr(options, name) not in (None, [], options.parser.get_default(name)) and options.what not in kinds:
-            raise ValueError(f"{name} is for `bench {kinds[0]}`, not for `bench {options.what}`")
+            option, go = ("files", "go") if name == "files" else (f"--{name}", "goes")
+            raise ValueError(f"{option} {go} with bench {kinds[0]}, not with bench {options.what}")
     if options.quick and options.texts:
-        raise ValueError("texts has no effect with --quick, which has two short texts of its own")
+        raise ValueError("--texts has no effect with --quick, which has two short texts of its own")
     if options.quick and options.what in options.takers["files"]:
-        raise ValueError(f"quick is for measurements of speed, not for `bench {options.what}`")
+        raise ValueError(f"--quick goes with measurements of speed, not with bench {options.what}")
     if options.what in options.takers["data"] and not options.files:
         raise ValueError(f"bench {options.what} has no model; name one folder or several")
     if options.what == "retrieval" and options.data is None and options.questions is None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
     for name in ("limit", "budget"):
         if options.quick and getattr(options, name) is not None:
-            raise ValueError(f"{name} has no effect with --quick, which makes one call of each")
+            raise ValueError(f"--{name} has no effect with --quick, which makes one call of each")
     if options.what == "lengths" and len(options.dtype or ()) > 1:
         raise ValueError(f"bench lengths takes one dtype at a time; {' '.join(options.dtype)} are given")
 

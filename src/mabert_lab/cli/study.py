@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mabert.cli.command import command, complain, load_libraries, number, quoted, say
-from mabert.cli.train import GLUE, seed_list
+from mabert.cli.train import seed_list
+from mabert.data import GLUE
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import check_source
 from mabert.files.writing import write_text
@@ -76,7 +77,7 @@ def add_grid_options(added: argparse.ArgumentParser) -> None:
 def run_grid(options: argparse.Namespace) -> None:
     """`mabert study pattern` and its like."""
     check_installed(*EXTRAS["lab"])
-    from mabert.machine.processes import import_ahead
+    from mabert.machine.processes import context
     from mabert_lab.study.grid import check_reach, find_scale, label_of, load_scale, load_study
 
     check_grid(options)
@@ -84,7 +85,7 @@ def run_grid(options: argparse.Namespace) -> None:
     study = load_study(options.study)
     check_start(options, study.converts)
     if not options.dry_run:
-        import_ahead("mabert_lab.study.work")  # imported meanwhile: it takes as long as this process's own imports
+        context("mabert_lab.study.work")  # imported meanwhile: it takes as long as this process's own imports
     load_libraries()
     from mabert_lab.study.plan import Planner, at_another_precision, emulated_precision
 
@@ -180,6 +181,8 @@ def run_drift(options: argparse.Namespace) -> None:
         raise ValueError("--text-column goes with --texts, which is not given")
     place = find(options.model)
     load_libraries()
+    import numpy as np
+
     from mabert.data.glue import load_glue
     from mabert.infer.loaded import load_for_use
     from mabert.infer.texts import read_texts
@@ -196,8 +199,9 @@ def run_drift(options: argparse.Namespace) -> None:
         texts = list(load_glue("cola", data, ["validation"])["validation"]["text_a"])
     else:
         texts = read_texts(options.texts, options.text_column)
-    encoded = loaded.encode(texts[:: max(1, len(texts) // options.limit)][: options.limit], truncate=True)
-    ids, pad = [item["input_ids"] for item in encoded], loaded.tokenizer.pad_token_id
+    spread = np.linspace(0, len(texts) - 1, min(options.limit, len(texts)), dtype=int)
+    ids = [item["input_ids"] for item, _ in loaded.encodings([texts[place] for place in spread], truncate=True)]
+    pad = loaded.tokenizer.pad_token_id
     folder = Path(options.output)
     measured = (loaded.model, ids, pad, options.padding or LENGTHS, not options.trained_only)
     unfinished = unfinished_file(folder, *measured)
@@ -210,4 +214,4 @@ def run_drift(options: argparse.Namespace) -> None:
     write_text(path_of(result, folder, "drift", ".svg"), on_paper(drift_chart(result)))
     write_text(path_of(result, folder, "drift", ".md"), "\n\n".join(map(markdown, drift_tables(result))) + "\n")
     unfinished.unlink(missing_ok=True)  # the same command, run twice at once, shares it
-    say(f"{written.with_suffix('')}: .json, .svg and .md, {len(encoded)} texts, {len(result['rows'])} regimes")
+    say(f"{written.with_suffix('')}: .json, .svg and .md, {len(ids)} texts, {len(result['rows'])} regimes")

@@ -9,23 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.registry import family_named
-from mabert.baselines.uses import build as build_model
+from mabert.baselines.uses import class_for
 from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files.reading import to_json
 from mabert.files.writing import make_once
 from mabert.machine.environment import fast_dtype
+from mabert.machine.memory import parameters_of
 from mabert.machine.precision import resolve_precision
-from mabert.model import MaBertConfig
-from mabert.model.config import make_config
-from mabert.train.finetune_run import epochs_of, longest_input
+from mabert.train.finetune_run import OF_MABERT, epochs_of, longest_input, tuned_config
 from mabert.train.pretrain_run import FREE, model_config
-from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping, check_packing
+from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping
 from mabert.train.vocabulary import find_tokenizer
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without
 from mabert_lab.study.conversions import Conversions
@@ -34,9 +32,6 @@ from mabert_lab.study.tasks import LoadedTask
 
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
 """Fields that split the work without changing what is learnt, except for dropout draws."""
-
-OF_MABERT = ("pooling", "padding_safe_masking")
-"""Fields of the pretrained model that fine-tuning may override."""
 
 TOKENIZERS = "tokenizers"
 """Folder of tokenizers found or trained for studies."""
@@ -158,7 +153,7 @@ class Planner:
             {"recipe": placed(as_mapping(recipe))},
             f"pretrain {title}",
             steps=recipe.training.steps,
-            parameters=parameters_of(config),
+            parameters=parameters_of(class_for("masked_lm", config), config),
         )
         self.models[cell.name] = config, tokenizer
         return cell
@@ -176,7 +171,8 @@ class Planner:
         """
         recipe = self.scale.finetuning(arm, task.asked)
         try:
-            check_fits(recipe, *self.models[start.name])
+            config, tokenizer = self.models[start.name]
+            longest_input(tuned_config(config, recipe, {}, pools=True), tokenizer, recipe.max_length)
         except ValueError as error:
             raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
         epochs = epochs_of(recipe, task.task)
@@ -240,28 +236,6 @@ class Planner:
         if key not in self.texts:
             self.texts[key] = identities(data.readable())
         return self.texts[key]
-
-
-def parameters_of(config: PreTrainedConfig) -> int:
-    """Counts the parameters of a masked language model."""
-    with torch.device("meta"):
-        return build_model("masked_lm", config).num_parameters()
-
-
-def check_fits(recipe: FinetuneRecipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuses fine-tuning settings that a model yet to be pretrained will not support.
-
-    Raises:
-        ValueError: Names the field: pooling, masking, packing or length.
-    """
-    own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
-    if isinstance(config, MaBertConfig):
-        config = make_config(**{**config.to_dict(), **own})
-    elif own:
-        name, value = next(iter(own.items()))
-        raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
-    check_packing(recipe.packing, config, pools=True)
-    longest_input(config, tokenizer, recipe.max_length)
 
 
 def placed(recipe: dict[str, Any]) -> dict[str, Any]:

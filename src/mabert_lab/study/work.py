@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from filelock import Timeout
@@ -26,7 +25,7 @@ from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_text
-from mabert.machine.processes import keep_freed_memory
+from mabert.machine.processes import interrupting_once, keep_freed_memory
 from mabert.schema.check import check
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
@@ -117,7 +116,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
     files = CellFiles(Path(root), name)
     os.setpgrp()  # Ctrl-C goes to the runner, which passes it on as SIGTERM
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, Once(signal.SIGINT))
+    signal.signal(signal.SIGTERM, interrupting_once())  # the runner passes on what a scheduler sent to both
     keep_freed_memory()
     lock = files.claim()
     try:
@@ -143,25 +142,6 @@ def begin(files: CellFiles, order: dict[str, Any]) -> None:
     with files.log.open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-
-
-class Once:
-    """Handles a signal by raising another, only the first time.
-
-    A job scheduler may signal every process, and the runner passes the signal on too; a second signal must not
-    interrupt saving.
-
-    Args:
-        signal: The signal to raise.
-    """
-
-    def __init__(self, signal: int) -> None:
-        self.signal: int | None = signal
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        wanted, self.signal = self.signal, None
-        if wanted is not None:
-            signal.raise_signal(wanted)
 
 
 def attempt(files: CellFiles, seeds: Sequence[int]) -> int:

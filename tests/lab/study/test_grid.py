@@ -358,7 +358,7 @@ def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
 
 
 def test_a_missing_folder_of_data_is_refused_before_anything_is_loaded(monkeypatch, capsys, tmp_path):
-    for loader in ("mabert_lab.cli.study.load_libraries", "mabert.machine.processes.import_ahead"):
+    for loader in ("mabert_lab.cli.study.load_libraries", "mabert.machine.processes.context"):
         monkeypatch.setattr(loader, lambda *_: pytest.fail("libraries were loaded"))
     assert cli.main(["study", "pattern", "-o", str(tmp_path / "run"), "--data", "nowhere"]) != 0
     assert "nowhere: no such folder" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
 from mabert.data.encode import Examples
-from mabert.data.passages import Passage, best_answer, passages_of
+from mabert.data.passages import Passage, best_answers, passages_of
 from mabert.data.squad import answer_scores
 from mabert.data.tasks import Rows, column
 from mabert.train.kinds.kind import Kind
@@ -66,13 +65,8 @@ class Answers(Kind):
         return column(rows, "answers")
 
     def answers(self, logits: np.ndarray, examples: PassageExamples) -> list[str]:
-        each = iter(np.split(logits, np.cumsum(examples.lengths)[:-1]))
-        by_row = groupby(examples.passages, key=lambda passage: passage.row)
-        found = []
-        for row, passages in by_row:
-            own = list(passages)
-            found.append(best_answer(examples.contexts[row], own, [next(each) for _ in own]).answer)
-        return found
+        each = np.split(logits, np.cumsum(examples.lengths)[:-1])
+        return [found.answer for found in best_answers(examples.contexts, examples.passages, each)]
 
     def written(self, answer: str | Sequence[str]) -> str:
         """Returns the answer, or the first of the right ones; empty if there is none."""
