@@ -298,6 +298,12 @@ def test_seeds(text, seeds):
     assert seed_list(text) == seeds
 
 
+def test_seeds_in_several_words_say_how_they_are_written(capsys):
+    with pytest.raises(SystemExit):
+        main(["finetune", "m", "-o", "x", "--seeds", "0", "1"])
+    assert "unrecognized arguments: 1 (write several seeds as one word, 0-4 or 0,2,7)" in capsys.readouterr().err
+
+
 def test_seeds_that_run_backwards(capsys):
     with pytest.raises(SystemExit):
         main(["finetune", "m", "-o", "x", "--seeds", "4-0"])

@@ -151,7 +151,7 @@ def test_a_letter_of_ones_own_stands_in_schedules_and_folders(tmp_path, letter, 
 
 
 def test_a_letter_that_is_not_registered_is_named(tmp_path, letter):
-    with pytest.raises(ValueError, match=r"letters M, T and X .* a letter of one's own is registered first"):
+    with pytest.raises(ValueError, match=r"letters M, T and X .*; Q must first be added by mabert.register_mixer"):
         MaBertConfig(layer_pattern="QT")
     with pytest.raises(ValueError, match="letter is 'X', which is taken by MeanBlock"):
         register_mixer("X", OverPadding)
@@ -182,7 +182,9 @@ def test_the_guide_runs_as_it_stands(tmp_path):
     (tmp_path / "gla.py").write_text(mixer)
     status, told = run(tmp_path, "-m", "mabert", "info", "gg-model")
     assert status == 0, told
-    with pytest.raises(ValueError, match=r"is registered first \(for commands: MABERT_MIXERS=FILE\.py\)"):
+    with pytest.raises(
+        ValueError, match=r"G must first be added by mabert\.register_mixer \(for commands: MABERT_MIXERS=FILE\.py\)"
+    ):
         MaBertModel.from_pretrained(tmp_path / "gg-model")
     (tmp_path / "gla.py").unlink()
     command = [Path(sys.executable).with_name("mabert"), "info", "gg-model"]

@@ -86,10 +86,15 @@ def test_embeddings_are_as_wide_as_the_stack_unless_told_otherwise(tmp_path):
     assert MaBertModel(config(embedding_size=8)).embeddings.projection is None
 
 
-@pytest.mark.parametrize("pattern", ["", "MMX", "mmtt", "MT*0", "M T", "MMT*"])
-def test_other_letters_are_refused(pattern):
-    with pytest.raises(ValueError, match="must be letters M and T"):
+@pytest.mark.parametrize(
+    ("pattern", "foreign"),
+    [("", ""), ("MMX", "X"), ("YMMX*4", "X, Y"), ("mmtt", ""), ("MT*0", ""), ("M T", ""), ("MMT*", "")],
+)
+def test_other_letters_are_refused_by_name(pattern, foreign):
+    with pytest.raises(ValueError, match="must be letters M and T") as refused:
         expand_schedule(pattern)
+    assert foreign == "" or f"; {foreign} must first be added by mabert.register_mixer" in str(refused.value)
+    assert ("register_mixer" in str(refused.value)) == bool(foreign)
 
 
 @pytest.mark.parametrize(

@@ -74,15 +74,20 @@ def test_a_size_that_is_asked_for_is_that_of_the_trained_one(without_hub, tmp_pa
 
 
 @pytest.mark.parametrize("cased", [False, True])
-def test_the_command_writes_the_tokenizer_of_the_text(tmp_path, monkeypatch, capsys, cased):
+def test_the_command_writes_the_tokenizer_of_the_text(tmp_path, monkeypatch, capsys, caplog, cased):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("Rivers run to the Sea.\n\nThe Sea is deep, and Rivers are long.\n")
     assert main(["tokenizer", "text.txt", "--size", "50", "-o", "own", *["--cased"][: int(cased)]]) == 0
     made = load_tokenizer("own")
     assert capsys.readouterr().out == f"own: {len(made)} tokens; pretrain with it by tokenizer=own\n"
+    (few,) = [record.message for record in caplog.records if "little more than letters" in record.message]
+    assert few == "a vocabulary of 50 tokens holds little more than letters; 8,000 to 32,000 are usual"
     assert (made("Sea")["input_ids"] == made("sea")["input_ids"]) != cased
     again = make_tokenizer("text.txt", "again", 50, cased=cased, progress=False)
     assert fingerprint(again) == fingerprint(made)
+    caplog.clear()
+    make_tokenizer("text.txt", "usual", 1000, progress=False)
+    assert not caplog.records
     assert main(["tokenizer", "text.txt", "-o", "own"]) == 2
     assert capsys.readouterr().err == "mabert: own already holds files; name another folder\n"
 

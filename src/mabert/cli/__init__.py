@@ -84,6 +84,8 @@ def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse
     if stray:
         meant = [near for word in stray for near in get_close_matches(word, options.parser._option_string_actions, 1)]
         hint = f" (did you mean {' '.join(meant)}?)" if meant else ""
+        if getattr(options, "seeds", None) and stray[0].isdecimal():
+            hint = " (write several seeds as one word, 0-4 or 0,2,7)"
         options.parser.error(f"unrecognized arguments: {' '.join(stray)}{hint}")
     if rest:
         options.fields += rest

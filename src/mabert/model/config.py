@@ -100,11 +100,11 @@ def expand_schedule(pattern: str) -> str:
     match = re.fullmatch(letters, pattern) if isinstance(pattern, str) else None
     if match is None:
         known = " and ".join(", ".join(LAYER_TYPES).rsplit(", ", 1))
-        own = "; a letter of one's own is registered first (for commands: MABERT_MIXERS=FILE.py)"
-        unknown = isinstance(pattern, str) and re.fullmatch(r"[A-Z]+(\*\d+)?", pattern)
+        foreign = ", ".join(sorted(set(re.findall("[A-Z]", str(pattern))) - LAYER_TYPES.keys()))
+        own = f"; {foreign} must first be added by mabert.register_mixer (for commands: MABERT_MIXERS=FILE.py)"
         raise ValueError(
             f"layer_pattern is {shown(pattern)}; it must be letters {known} ('MMTMMT', 'MMT*4') "
-            f"or one of {sorted(SCHEDULES)}{own if unknown else ''}"
+            f"or one of {sorted(SCHEDULES)}{own if foreign else ''}"
         )
     times = match[2] or "1"
     if len(times) > len(str(DEEPEST)) or len(match[1]) * int(times) > DEEPEST:

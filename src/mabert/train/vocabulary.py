@@ -23,6 +23,9 @@ TRAINED = "trained"
 CHARACTERS = 64 << 20
 """Characters of text that a tokenizer is trained on."""
 
+FEW = 1000
+"""Tokens below which a vocabulary holds little more than letters."""
+
 FORMAT = 3
 """Raise this whenever the same sources would give another tokenizer."""
 
@@ -124,6 +127,8 @@ def make_tokenizer(
     """
     check(Vocabulary, size, "size")
     check_new(output)
+    if size < FEW:
+        logger.warning("a vocabulary of %d tokens holds little more than letters; 8,000 to 32,000 are usual", size)
     texts = beginnings(parse_sources(sources, text_column), CHARACTERS)
     tokenizer = train_wordpiece(texts, size, cased=cased, progress=progress)
     with filling(output) as staging:

@@ -90,7 +90,8 @@ def add_bench(commands: Any) -> None:
     texts = "measure texts of your own as well"
     add("--texts", "lengths", nargs="+", default=[], metavar="NAME=FILE", help=texts)
     add("--tokenizer", "lengths", default="minilm", help="tokenizer that counts their tokens [%(default)s]")
-    added.add_argument("--quick", action="store_true", help="only see that everything runs; the numbers mean nothing")
+    quick = "see that everything runs, with small models and one call each; the numbers mean nothing"
+    added.add_argument("--quick", action="store_true", help=quick)
     added.add_argument("-o", "--output", default="measurements", help="folder to write results to [%(default)s]")
     added.set_defaults(takers=takers)
 

@@ -59,7 +59,7 @@ class Page:
     def markdown(self) -> str:
         """Returns the page as Markdown without its folded parts."""
         text, folded = _FOLDED.subn("", self.text)
-        left_out = f"\n*The HTML page has {folded} more parts, folded.*\n" if folded else ""
+        left_out = f"\n*The HTML page that `mabert report` writes has {folded} more parts.*\n" if folded else ""
         return re.sub(r"\n{3,}", "\n\n", f"# {plain(self.title)}\n\n{text}{left_out}")
 
     def linked(self) -> dict[str, str]:
@@ -139,7 +139,9 @@ def number(cell: str) -> float | None:
 
 
 def markdown(frame: pd.DataFrame) -> Markup:
-    """Renders a table as Markdown with its caption before and its notes after it; empty if it has no rows."""
+    """Renders a table as Markdown, its caption before and its notes after it. Columns without any entry are left out;
+    a table without rows is empty."""
+    frame = frame.loc[:, ~frame.isin(["", MISSING]).all()]
     if not len(frame):
         return Markup("")
     missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))

@@ -114,9 +114,9 @@ def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
             where = (scan, side, attention)
             rows = [row for row in trained if (row["direction"], row["side"], row["attention"]) == where]
             papers = where == ("forward", *SITUATIONS[0])
-            place = f"{scan} scan, padding {side}, attention {attention}" + ", the paper's text" * papers
+            place = f"{scan} scan, padding {side}, attention {attention}" + ", the paper's setting" * papers
             place += f", {name}" if len(drifts) > 1 else ""
-            group = "in the paper's text" if papers else f"attention {attention}"
+            group = "the paper's setting" if papers else f"attention {attention}"
             verdict = verdict_on(claim, place, _compared(claim, {row["masking"]: row for row in rows}, result["texts"]))
             yield replace(verdict, group=group)
 
@@ -175,7 +175,7 @@ def _ordered(*far: float) -> int:
 
 _RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], tuple[str, str]]] = {
     "moves": (("none",), _moves, ("a distance", "farther from rounding")),
-    "suppressed": (("none", "pre+post"), _suppressed, ("the paper's word", "how much is strongly")),
+    "suppressed": (("none", "pre+post"), _suppressed, ("the paper's definition", 'how much is "strongly"')),
     "ordered": (("pre", "post", "pre+post"), _ordered, ("curves", "farther from rounding")),
 }
 """Rules of claims on drift except growth: the maskings compared, the sign, and what a decision would need if padding

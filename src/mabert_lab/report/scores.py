@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -64,7 +64,7 @@ def side_by_side(study: Study) -> pd.DataFrame:
 
     own = {row.arm: cells(row) for row in found.itertuples()}
     notes = [f"Averages over {study.named(study.averaged)}, ± deviation (number of {study.unit}s)."]
-    notes += [*_one_answer(study), *_uneven(study), *_hardly(study, found["arm"])]
+    notes += [*_one_answer(study), *_uneven(study, found["seeds"]), *_hardly(study, found["arm"])]
     notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
     if found["paper"].isna().all():
         frame = _table(study, "averages", own.get, notes)
@@ -86,7 +86,7 @@ def score_table(study: Study) -> pd.DataFrame:
     notes = [
         f"Mean ± sample standard deviation over {_UNITS[study.unit]}, in brackets how many; bold is the highest mean, "
         f"significantly or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of them.",
-        *_uneven(study),
+        *_uneven(study, chain.from_iterable(arm.scores.count() for arm in study.arms)),
         *_samples(study),
     ]
     frame = _table(study, "measured here", cells, notes)
@@ -268,12 +268,12 @@ def _difference(found: Difference | None, over: str = "") -> str:
     return f"**{text}**" if found.sign() else text
 
 
-def _uneven(study: Study) -> list[str]:
-    """Warns if some scores have more seeds than others."""
-    counts = sorted({int(count) for arm in study.arms for count in arm.scores.count()})
+def _uneven(study: Study, shown: Iterable[int]) -> list[str]:
+    """Warns if some of the shown scores have more seeds than others."""
+    counts = sorted(set(shown) - {0})
     if len(counts) < 2:
         return []
-    return [f"{FLAG}scores have {counts[0]} to {counts[-1]} {study.unit}s; bold and ranks weigh them alike."]
+    return [f"{FLAG}scores of {counts[0]} to {counts[-1]} {study.unit}s are compared as if all had as many."]
 
 
 def _one_answer(study: Study) -> list[str]:
@@ -285,7 +285,7 @@ def _one_answer(study: Study) -> list[str]:
             (arm.scores[column.key].dropna() == column.constant).all() for arm in study.arms if column.key in arm.scores
         )
     ]
-    return [f"Every model gives one answer for all of {study.named(keys)}, so none differ there."] if keys else []
+    return [f"On {study.named(keys)} every model gives one answer for all rows, so none differ."] if keys else []
 
 
 def _samples(study: Study) -> Iterator[str]:
@@ -490,7 +490,7 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
     ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
     apart = [f"`{name}` {value} and {theirs.get(name)}" for name, value in ours.items() if theirs.get(name) != value]
     settings = f" with {', '.join(apart)}" if apart else ""
-    return f"; one pretraining, and the same scores{settings}"
+    return f"; both are one pretrained model, and score the same{settings}"
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
@@ -518,7 +518,7 @@ def _hardly(study: Study, arms: Sequence[Arm]) -> Iterator[str]:
     """Yields a note that names the arms that hardly learnt, if there are any."""
     names = [name for name, _ in _unlearnt(study, arms, study.averaged)]
     if names and not study.converts:
-        yield f"{FLAG}hardly learnt: {', '.join(names) if len(names) < len(arms) else 'all'}."
+        yield f"{FLAG}{', '.join(names) if len(names) < len(arms) else 'all models'} had hardly learnt."
 
 
 def _unlearnt(study: Study, arms: Iterable[Arm | None], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -527,7 +527,7 @@ def _unlearnt(study: Study, arms: Iterable[Arm | None], columns: Iterable[str]) 
         loss = arm.pretraining.get("held_out_loss")
         name = study.label_of(arm.name) + (f" at {percent(arm.budget)}" if len(study.budgets) > 1 else "")
         if loss is not None and not loss < study.learnt_below:
-            yield name, f"held-out loss {loss:.2f}, line {study.learnt_below:g}"
+            yield name, f"held-out loss {loss:.2f}, not below {study.learnt_below:g}"
         elif not _learnt(study, [arm], columns):
             yield name, f"not above one class for all on {study.named(columns)}"
 

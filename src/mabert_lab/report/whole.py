@@ -343,9 +343,7 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
             folder: ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted[folder].dropna().items())
             for folder in judged
         },
-        "decided": claims_table(
-            verdicts.index[decided], {"verdict": lambda _, verdict: f"**{verdict}**", "numbers, and where": _told}
-        ),
+        "decided": claims_table(verdicts.index[decided], {"verdict": _verdict, "numbers, and where": _told}),
         "words": [
             "Of several comparisons, the weakest is shown. Places of the paper go by its labels.",
             *WORDS,
@@ -359,6 +357,13 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
         "missing": claims_table(verdicts.index[~decided & ~still_open], left),
         "every": each,
     }
+
+
+def _verdict(own: pd.DataFrame, verdict: str) -> str:
+    """Writes a verdict, and how many of a claim's places give it if the others tell nothing."""
+    decided = (own["verdict"] == verdict).sum()
+    some = verdict in (HOLDS, FAILS) and decided < len(own)
+    return f"**{verdict}**" + (f" where decided ({decided} of {len(own)})" if some else "")
 
 
 def _told(own: pd.DataFrame, verdict: str) -> str:
@@ -375,7 +380,7 @@ def _told(own: pd.DataFrame, verdict: str) -> str:
         if shown:
             parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
     for each in (OPEN, UNMEASURED):
-        if left := [_marked(row) for row in own[own["verdict"] == each].itertuples()]:
+        if left := list(own.loc[own["verdict"] == each, "short"]):
             parts.append(f"**{each}:** {left[0] if len(left) == 1 else f'{len(left)} places'}")
     return ". ".join(parts)
 
@@ -388,7 +393,7 @@ def _marked(row: Any) -> str:
 def _where(own: pd.DataFrame) -> str:
     """Names a claim's places; of costs with their numbers, which no other table sums up."""
     named = (
-        f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else _marked(row)
+        f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else row.short
         for row in own.itertuples()
     )
     return "; ".join(named)

@@ -23,10 +23,18 @@ def test_situations_are_counted_by_what_attention_sees_and_the_papers_apart():
     order = next(told for claim, told in rows(found["decided"]).items() if claim.startswith("Masking after a block"))
     best, worse = "(pre 0.2, post 0.1, pre and post 0.01)", "(pre 0.1, post 0.2, pre and post 0.2)"
     assert (
-        f"**holds:** in the paper's text, 1 of 1 {best}; attention masked, 1 of 3 {best}; attention unmasked, 2 of 4 "
+        f"**holds:** the paper's setting, 1 of 1 {best}; attention masked, 1 of 3 {best}; attention unmasked, 2 of 4 "
         f"{best}. **does not hold:** attention masked, 2 of 3 {worse}; attention unmasked, 2 of 4 {worse} |"
     ) in order
     assert found["devices"] == []
+
+
+def test_a_verdict_that_other_places_leave_open_says_on_how_many_it_rests():
+    (strongly,), (hardly,) = curves(**far(0.3, 0, 0, 0.02)), curves(scan="backward", **far(0.3, 0, 0, 0.1))
+    for drifts, told in (([strongly], "**holds**"), ([strongly, hardly], "**holds** where decided (4 of 8)")):
+        decided = tables(drifts)["decided"]
+        (verdict,) = decided["verdict"][decided["claim"].str.startswith("With the paper's two masks")]
+        assert verdict == told
 
 
 def test_an_open_claim_on_costs_has_its_numbers():

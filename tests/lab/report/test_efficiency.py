@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mabert_lab.bench.bounds import chance_apart
-from mabert_lab.report.costs import efficiency_page, headline, measured_table, number, ratio_table
+from mabert_lab.report.costs import efficiency_page, headline, headlines, measured_table, number, ratio_table
 from mabert_lab.report.efficiency import NAMES, ratio
+from mabert_lab.report.paper import BASELINES
 from tests.lab.report.rows import CPU, GPU, SLOW, efficiency, raw, whole
 
 TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
@@ -191,6 +192,15 @@ def test_what_lacks_a_number_says_why(load):
     assert found["BERT"] == "too slow (> 120 s)"
     assert (found["ALBERT"], found["BigBird"]) == ("out of memory", "failed: no kernel")
     assert cells(ratio_table(results.tables[CPU]["latency"], "latency"), "BERT alone") == ("≥ 2.00",)
+
+
+@pytest.mark.parametrize("slow", [{}, SLOW])
+def test_headlines_explain_a_mean_over_fewer_rivals(load, slow):
+    rows = [raw("latency", model, 4096, 4000.0) for model in BASELINES if model != "bert"]
+    rows += [raw("latency", "mabert", 4096, 2000.0), raw("latency", "bert", 4096, **(slow or {"value": 4000.0}))]
+    table = headlines(load(rows))
+    assert list(table["latency"])[-1] == ("\N{GREATER-THAN OR EQUAL TO} 13.60 (2.00 over 4 of 5)" if slow else "2.00")
+    assert any("stopped as too slow" in note for note in table.attrs["notes"]) == bool(slow)
 
 
 def test_numbers_have_four_digits():

@@ -243,8 +243,8 @@ def test_drift_is_judged_for_each_model_at_its_own_place(claim):
     named = [(f"{number}.json", result) for number, ((_, result),) in enumerate((one, other))]
     places = [each.place for each in verdicts_on(claim, [], None, named)]
     assert len(set(places)) == len(places) == 2 * len(SITUATIONS)
-    assert [place for place in places if "paper's text" in place] == [
-        "forward scan, padding right, attention masked, the paper's text, 0.json"
+    assert [place for place in places if "paper's setting" in place] == [
+        "forward scan, padding right, attention masked, the paper's setting, 0.json"
     ]
     twice = [(file, {**result, "source": {"model": "runs/same"}}) for file, result in named]
     assert {each.place.partition(", same ")[2] for each in verdicts_on(claim, [], None, twice)} == {
@@ -327,7 +327,7 @@ def test_lowest_holds_with_four_calls_and_falls_with_five(calls, factor, verdict
 def test_too_few_calls_are_said_with_how_many_are_needed():
     (found,) = verdicts_on(LOWEST, [], rivals(4, 0.5), [])
     assert found.place.startswith("bf16, cuda")
-    assert found.takes == ("rounds: 5 of each model",)
+    assert found.takes == ("calls: 5 of each model or more",)
     assert "Longformer 0.50 [0.41, 0.61] times MaBERT at 2,048 tokens, 4 calls or more" in found.numbers
     assert (least_calls(), least_calls(5), least_calls(10)) == ((4, 4), (4, 5), (5, 5))
 
@@ -426,7 +426,9 @@ def test_a_difference_of_0_says_why_where_two_arms_are_one_model():
     asked = {arm.name: {"finetune": {"masking": "on" if arm.name == "full" else "off"}} for arm in made.arms}
     arms = tuple(replace(arm, pretraining={"cell": "one"}) for arm in made.arms)
     (found,) = verdicts_on(BEST, [replace(made, arms=arms, settings={"arms": asked})], None, [])
-    told = "Full over MAP only on CoLA, RTE; one pretraining, and the same scores with `masking` on and off"
+    told = (
+        "Full over MAP only on CoLA, RTE; both are one pretrained model, and score the same with `masking` on and off"
+    )
     assert told in found.numbers
 
 
@@ -453,7 +455,7 @@ def with_losses(made, losses):
 
 @pytest.mark.parametrize("loss", [LEARNT_BELOW, 6.48, float("inf")])
 def test_an_arm_that_hardly_learnt_is_marked_and_decides_nothing_alone(loss):
-    mark = f"{TRANSFORMER} had hardly learnt: held-out loss {loss:.2f}, line {LEARNT_BELOW}"
+    mark = f"{TRANSFORMER} had hardly learnt: held-out loss {loss:.2f}, not below {LEARNT_BELOW}"
     by_it_alone = study(WORST, lambda arm, mean: mean - 0.5 * (arm == TRANSFORMER))
     (learnt,) = verdicts_on(WORST, [with_losses(by_it_alone, {})], None, [])
     assert (learnt.verdict, learnt.mark) == (FAILS, "")
@@ -487,7 +489,7 @@ def test_one_model_twice_needs_no_learning_to_be_the_same():
     (found,) = verdicts_on(BEST, [replace(made, arms=arms)], None, [])
     assert (found.verdict, found.mark) == (
         FAILS,
-        f"4 models had hardly learnt: held-out loss 9.00, line {LEARNT_BELOW}",
+        f"4 models had hardly learnt: held-out loss 9.00, not below {LEARNT_BELOW}",
     )
     arms = tuple(replace(arm, pretraining={"cell": arm.name, "held_out_loss": 9.0}) for arm in made.arms)
     assert verdicts(BEST, [replace(made, arms=arms)]) == {OPEN}

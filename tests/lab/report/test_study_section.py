@@ -64,6 +64,19 @@ def test_scores_are_mean_deviation_and_seeds_and_what_is_missing_says_why(odd):
     assert len(seeds(odd)) == 7
 
 
+def test_uneven_seeds_are_said_only_of_the_table_that_shows_them():
+    rows = like_the_paper("pooling", 1.0, ("cola", "mnli_sample"))
+    for each in rows:
+        del each["scores"]["mnli_sample"]["accuracy"]["4"]
+
+    def flags(frame):
+        return [note for note in frame.attrs["notes"] if "seeds are compared" in note]
+
+    found = read(rows, "pooling", ("cola", "mnli_sample"))
+    averaged = replace(found, columns=(found.columns[0], replace(found.columns[1], paper=None)))
+    assert (len(flags(score_table(averaged))), flags(side_by_side(averaged))) == (1, [])
+
+
 def test_a_sample_never_stands_under_the_official_name(odd):
     for shown in (score_table(odd), difference_table(odd)):
         assert "MNLI-m, 13k-row sample (accuracy)" in shown.columns

@@ -97,6 +97,7 @@ def test_the_markdown_is_what_stands_open_on_the_page(written):
     for folded in ("<summary>", "Machines, dates, commits"):
         assert folded in page
         assert folded not in text
+    assert not re.search(r"(?m)^## .*\n+(## |\*The HTML|\Z)", text), "each heading has something below it"
 
 
 def test_the_committed_page_is_at_most_3000_words(request):
@@ -234,6 +235,7 @@ def test_a_table_marks_its_best_and_aligns_its_numbers():
     assert markdown(shown) == (
         "*t*\n\n| a\\|b | n |\n|---|---:|\n| x | **1,000 (2)** |\n| y | 5 |\n| z | \N{EN DASH} why |\n\n> n &lt; m"
     )
+    assert markdown(table("", ("a", "b"), [("x", ""), ("y", "\N{EN DASH}")])) == "| a |\n|---|\n| x |\n| y |"
     assert [number(cell) for cell in ("**-0.5 (3)**", "≥ 2.0", "1,234.5", "x", "")] == [-0.5, 2.0, 1234.5, None, None]
     assert {number(cell) for cell in ("1.2.3", "2026-11-28", "12x", "1e-5")} == {None}, (
         "not numbers as tables have them"
