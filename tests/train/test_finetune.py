@@ -317,9 +317,17 @@ def test_seeds_that_are_added_are_trained_at_the_rate_that_the_first_chose(pretr
     )
 
 
-def test_only_glues_own_small_tasks_get_more_epochs():
-    assert epochs_of(FinetuneRecipe(), glue_task("rte")) == 10
-    assert epochs_of(FinetuneRecipe(), table_task("rte", ("a", "b"))) == 3
+@pytest.mark.parametrize(("rows", "epochs"), [(1, 30), (250, 30), (334, 30), (1000, 10), (3400, 3), (10**6, 3)])
+def test_few_rows_of_ones_own_are_seen_more_often(rows, epochs):
+    assert epochs_of(FinetuneRecipe(), table_task("rte", ("a", "b")), rows) == epochs
+    assert epochs_of(FinetuneRecipe(epochs=2), table_task("rte", ("a", "b")), rows) == 2
+
+
+def test_tasks_of_glue_have_the_papers_epochs_however_many_rows_are_used():
+    assert (
+        epochs_of(FinetuneRecipe(), glue_task("rte"), 100),
+        epochs_of(FinetuneRecipe(), glue_task("sst2"), 100),
+    ) == (10, 3)
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from mabert.cli.command import command, complain, load_libraries, number, say_written
 from mabert.data import TOKENS_A_BATCH
 from mabert.files.sentences import POOLINGS
+from mabert.machine import Precision
 from mabert.schema.ranges import PassageTokens, Tokens
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     )
     added.add_argument(
         "--precision",
-        choices=("auto", "fp32", "bf16", "int8"),
+        choices=(*get_args(Precision), "int8"),
         help="int8 computes products in 8 bits: faster on a CPU, a little less accurate [the precision of the saved "
         "weights; auto for a fine-tuned model]",
     )

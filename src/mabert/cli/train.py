@@ -29,7 +29,10 @@ FIELDS = {
         "--learning-rate",
         "peak learning rate; with several, each is tried [2e-5 at width 768, more at less]",
     ),
-    "epochs": ("--epochs", "passes over the examples [10 for CoLA, MRPC and RTE, else 3]"),
+    "epochs": (
+        "--epochs",
+        "passes over the examples [3 to 30, so that 10,000 are seen; for GLUE 3, and 10 for CoLA, MRPC and RTE]",
+    ),
     "batch_size": ("--batch-size", "examples per step"),
     "batch_tokens": ("--batch-tokens", "most tokens per step, in place of --batch-size"),
     "dropout": ("--dropout", "dropout rate"),

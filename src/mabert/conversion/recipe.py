@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from mabert.machine import Precision
 from mabert.schema.check import Checked
 from mabert.schema.ranges import BatchTokens, Expansion, Fraction, Longest, Seed, ToLearn
 
@@ -33,7 +34,7 @@ class ConversionRecipe(Checked):
     direction: Literal["forward", "backward", "bidirectional"] = "bidirectional"
     expand: Expansion = 2
     end_to_end: Fraction = 0.25
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
     seed: Seed = 0
     batch_tokens: BatchTokens = 512
     delta: bool = False

@@ -1,14 +1,16 @@
 """The precision a device computes in: the one that is asked for, or the one it is fast in."""
 
 import logging
+from typing import get_args
 
 import torch
 
+from mabert.machine import Precision
 from mabert.machine.environment import fast_dtype
 
 logger = logging.getLogger(__name__)
 
-PRECISIONS = ("auto", "fp32", "bf16")
+PRECISIONS = get_args(Precision)
 
 
 def resolve_precision(precision: str, device: str | None = None) -> str:

@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from mabert.files.reading import shown
+from mabert.schema import Masking, Pooling
 from mabert.schema.configuration import check_configuration
 from mabert.schema.ranges import DEEPEST
 
@@ -208,9 +209,9 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
     ssm_conv_mode: Literal["causal", "centered"] = "causal"
     ssm_dt_min: float = 1e-3
     ssm_dt_max: float = 1e-1
-    padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] = "exact"
+    padding_safe_masking: Masking = "exact"
     unpad: Literal["auto", "never"] = "auto"
-    pooling: Literal["map", "attention", "cls", "mean"] = "map"
+    pooling: Pooling = "map"
     pooler_act: str | None = None
     pooler_norm: bool = False
     normalize: bool = False

@@ -18,8 +18,9 @@ from torch import Tensor
 from mabert.machine.memory import is_out_of_memory
 from mabert.model.attention import has_variable_length
 from mabert.model.kept import holding, in_inference
-from mabert.model.masking import PaddingMask, Regime
+from mabert.model.masking import PaddingMask
 from mabert.model.packing import Packing, is_tracing
+from mabert.schema import Masking
 
 if TYPE_CHECKING:
     from mabert.model.encoder import MaBertModel
@@ -128,7 +129,7 @@ class Graphs:
         regime: The model's `padding_safe_masking`.
     """
 
-    def __init__(self, stack: Stack, regime: Regime) -> None:
+    def __init__(self, stack: Stack, regime: Masking) -> None:
         self.stack, self.regime = stack, regime
         self.seen: Counter[Shape] = Counter()
         self.graphs: OrderedDict[Shape, tuple[Captured, Tensor]] = OrderedDict()

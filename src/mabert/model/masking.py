@@ -7,14 +7,13 @@ the step in between: a zero input still leaves SiLU(convolution bias) at a padde
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mabert.model.packing import Packing, is_tracing
-
-Regime = Literal["none", "pre", "post", "pre+post", "exact"]
+from mabert.schema import Masking
 
 
 def tokens_of(attention_mask: Tensor | None, device: torch.device) -> Tensor | None:
@@ -34,12 +33,12 @@ class PaddingMask:
     """
 
     valid: Tensor | None
-    regime: Regime = "exact"
+    regime: Masking = "exact"
     packing: Packing | None = None
 
     @classmethod
     def from_attention_mask(
-        cls, attention_mask: Tensor | None, given: Tensor, regime: Regime, packing: Packing | None = None
+        cls, attention_mask: Tensor | None, given: Tensor, regime: Masking, packing: Packing | None = None
     ) -> "PaddingMask":
         """Checks a caller's mask and makes a `PaddingMask` of it.
 

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import hashlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -46,6 +47,10 @@ SMALL_TASKS = ("cola", "mrpc", "rte")
 OF_MABERT = ("pooling", "padding_safe_masking")
 """Fields of MaBERT's configuration that fine-tuning may set."""
 
+SEEN = 10_000
+"""Rows of one's own that training sees, each as often as that takes: 300 steps of 32. Less often than three times, or
+more often than thirty, none is seen. With 250 rows of SST-2, three epochs learn nothing (benchmarks/LOG.md)."""
+
 INPUTS = ("input_ids", "token_type_ids")
 """Model inputs among an example's columns; the rest are labels."""
 
@@ -67,11 +72,13 @@ def rate_for(config: PreTrainedConfig) -> float:
     return float(f"{2e-5 * 768 / config.hidden_size:.1e}")
 
 
-def epochs_of(recipe: FinetuneRecipe, task: Task) -> int:
-    """Returns the number of epochs for a task."""
+def epochs_of(recipe: FinetuneRecipe, task: Task, rows: int) -> int:
+    """Returns the number of epochs for a task with so many rows to train on."""
     if recipe.epochs is not None:
         return recipe.epochs
-    return 10 if isinstance(task, GlueTask) and task.name in SMALL_TASKS else 3
+    if isinstance(task, GlueTask):
+        return 10 if task.name in SMALL_TASKS else 3
+    return min(30, max(3, math.ceil(SEEN / rows)))
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,7 @@ class FinetuneRun:
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
         """Returns the run's batches over all processes, of `batch_tokens` tokens or `batch_size` examples."""
         recipe, config, lengths = self.recipe, self.config, self.examples["train"].lengths
-        how: dict[str, Any] = {"epochs": epochs_of(recipe, self.kind.task), "seed": seed}
+        how: dict[str, Any] = {"epochs": epochs_of(recipe, self.kind.task, len(self.splits["train"])), "seed": seed}
         how["grouped"] = recipe.batches == "length"
         if recipe.batch_tokens is None:
             return ExampleSampler(lengths, recipe.batch_size, **how)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mabert.data.corpus import Source, parse_sources
+from mabert.machine import Precision
+from mabert.schema import Masking, Pooling
 from mabert.schema.check import Checked, check, unknown
 from mabert.schema.configuration import check_configuration, is_number
 from mabert.schema.ranges import (
@@ -168,7 +170,7 @@ class TrainingRecipe(Checked, where="training"):
     weight_decay: WeightDecay = 0.01
     decay_exempt: Literal["default", "nothing"] = "default"
     max_grad_norm: Annotated[float, Range(0, 10**9)] = 1.0
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
     gradient_checkpointing: bool = False
     seed: Seed = 0
     log_steps: Count = 50
@@ -253,7 +255,8 @@ class FinetuneRecipe(Checked):
     Attributes:
         learning_rates: Peak learning rates; with several, the first seed tries each, and all seeds use the best on the
             validation data. Default, one chosen by the model's width (`rate_for`).
-        epochs: Passes over the training data; default, 10 for CoLA, MRPC and RTE, 3 for the rest.
+        epochs: Passes over the training data; default, for GLUE 10 (CoLA, MRPC, RTE) or 3; for rows
+            of your own as many as it takes to see 10,000, at least 3 and at most 30.
         batch_size: Examples per step. To save memory, a step of more than 4,096 tokens is run in parts; the result is
             the same up to rounding and dropout draws.
         batch_tokens: Maximum tokens per step, instead of `batch_size`: every step costs about the same and is run at
@@ -288,11 +291,11 @@ class FinetuneRecipe(Checked):
     dropout: Rate = 0.1
     max_length: Tokens | None = None
     truncate: bool = False
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
     select: Literal["last", "best"] = "last"
     from_scratch: bool = False
-    pooling: Literal["map", "attention", "cls", "mean"] | None = None
-    padding_safe_masking: Literal["none", "pre", "post", "pre+post", "exact"] | None = None
+    pooling: Pooling | None = None
+    padding_safe_masking: Masking | None = None
     report_to: Reporters = field(default_factory=lambda: [TENSORBOARD])
 
     def __post_init__(self) -> None:

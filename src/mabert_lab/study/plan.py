@@ -175,7 +175,8 @@ class Planner:
             longest_input(tuned_config(config, recipe, {}, pools=True), tokenizer, recipe.max_length)
         except ValueError as error:
             raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
-        epochs = epochs_of(recipe, task.task)
+        rows = len(task.splits["train"])
+        epochs = epochs_of(recipe, task.task, rows)
         content = {
             "format": FORMAT,
             "kind": "finetuning",
@@ -194,7 +195,7 @@ class Planner:
             content["chosen_under"] = seeds[0]
         if task.asked.files and task.task.main_metric != "accuracy":  # learning rates and epochs are chosen by it
             content["metric"] = task.task.main_metric
-        rows, runs = len(task.splits["train"]), len(seeds) + (rates if rates > 1 else 0)
+        runs = len(seeds) + (rates if rates > 1 else 0)
         return Cell(
             content,
             {

@@ -117,7 +117,8 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
     """Returns how the reference arm is fine-tuned on a task."""
     task = plan.tasks[name]
     recipe = plan.scale.finetuning(plan.study.arms[plan.study.reference], task.asked)
-    return {**without(dataclasses.asdict(recipe), ("report_to",)), "epochs": epochs_of(recipe, task.task)}
+    epochs = epochs_of(recipe, task.task, len(task.splits["train"]))
+    return {**without(dataclasses.asdict(recipe), ("report_to",)), "epochs": epochs}
 
 
 def found(
