@@ -88,6 +88,7 @@ def test_any_field_can_be_overridden():
         ("training.lerning_rate=1", "unknown field 'training.lerning_rate'; did you mean 'training.learning_rate'?"),
         ("model.hiden_size=1", "unknown field 'model.hiden_size'; did you mean 'model.hidden_size'?"),
         ("learning_rate=1", "unknown field 'learning_rate'; did you mean 'training.learning_rate'?"),
+        ("model.layer_pattern=MMX", "layer_pattern is 'MMX'; it must be letters M and T"),
         ("training.steps=many", "training.steps is 'many'; it must be a whole number"),
         ("training.learning_rate=fast", "training.learning_rate is 'fast'; it must be a number"),
         ("data.windows=loose", "data.windows is 'loose'; it must be one of 'packed', 'document'"),

@@ -228,6 +228,8 @@ class PretrainRecipe(Checked):
             if key not in known:
                 raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))
         self.model = check_configuration(self.model, family.declared(), "model", written=True)
+        if self.start_from is None:
+            family.config_of(self.model)  # may refuse, before a tokenizer is found or trained
         total = sum(stage.share for stage in self.stages)
         if abs(total - 1) > 1e-6:
             raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
