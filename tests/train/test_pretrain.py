@@ -213,6 +213,10 @@ def test_a_folder_with_another_run_is_left_alone_and_a_finished_one_is_not_run_a
     plan = recipe(tmp_path, steps=2)
     first, before = go(plan, tmp_path / "run"), (tmp_path / "run/model.safetensors").read_bytes()
     assert "training.warmup_steps is 2, training.steps 2: the learning rate never reaches its peak" in caplog.text
+    assert (
+        "the held-out loss is of 7 tokens alone, which says little; a larger data.held_out (now 0.1) helps"
+        in caplog.text
+    )
     with pytest.raises(ValueError, match=r"already holds files.*--resume"):
         go(plan, tmp_path / "run")
     with pytest.raises(ValueError, match=r"another run.*training.steps: 2 there, 4 here"):

@@ -51,6 +51,10 @@ FREE = (
 """Fields that a resumed run may change: they split the work and do not change what is learnt (except dropout draws)."""
 
 
+FEW_SCORED = 300
+"""Held-out tokens to be guessed below which an accuracy may be off by five points and more."""
+
+
 class PretrainData(NamedTuple):
     """A run's data: all samples in order; held-out windows with fixed masks, at the length of the first stage; token
     counts for the record; and a digest of the tokens, by which a resumed run checks its text."""
@@ -204,7 +208,7 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
         per_device_eval_batch_size=training.micro_batch_size,
         gradient_accumulation_steps=accumulation,
         activation_checkpointing=training.gradient_checkpointing,
-        logging_steps=training.log_steps,
+        logging_steps=training.log_steps or min(50, twentieth),
         logging_first_step=True,
         eval_strategy="steps",
         eval_steps=training.eval_steps or twentieth,
@@ -332,8 +336,12 @@ def prepare_data(
     ]
     windows = Windows(held_out, recipe.stages[0].length, about.windows)
     validation = ValidationSet(windows, masking, seed=0, limit=training.eval_windows)
-    if not any((validation[index]["labels"] != IGNORED).any() for index in range(len(validation))):
+    scored = sum(int((validation[index]["labels"] != IGNORED).sum()) for index in range(len(validation)))
+    if not scored:
         raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
+    if scored < FEW_SCORED:
+        message = "the held-out loss is of %d tokens alone, which says little; a larger data.held_out (now %g) helps"
+        logger.warning(message, scored, about.held_out)
     return PretrainData(
         PretrainingStream(stages, masking, training.seed),
         validation,

@@ -142,7 +142,7 @@ class TrainingRecipe(Checked, where="training"):
         precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
         gradient_checkpointing: Recompute activations in the backward pass.
         seed: Seed of initialisation, dropout, order and masks.
-        log_steps: Steps between logged losses.
+        log_steps: Steps between logged losses; default, a twentieth of the run, at most 50.
         eval_steps: Steps between held-out evaluations; default, a twentieth of the run.
         eval_windows: Held-out windows that are scored.
         save_steps: Steps between checkpoints; default, a twentieth of the run. Another is saved every ten minutes in
@@ -173,7 +173,7 @@ class TrainingRecipe(Checked, where="training"):
     precision: Precision = "auto"
     gradient_checkpointing: bool = False
     seed: Seed = 0
-    log_steps: Count = 50
+    log_steps: Count | None = None
     eval_steps: Count | None = None
     eval_windows: Count = 512
     save_steps: Count | None = None

@@ -74,6 +74,12 @@ def headlines(results: Results) -> pd.DataFrame:
             "Over k of 5: only k rivals have a number at that length. ≥ counts those that were stopped as too slow "
             "with the time limit."
         )
+    sparse = results.rows[results.rows["model"].isin(("longformer", "bigbird"))]
+    if sparse["setting"].fillna("").str.contains("mabert|blockwise").any():
+        notes.append(
+            "At their best, Longformer and BigBird ran with this package's attention in runs before 2026-11-25: faster "
+            "than any that can be installed."
+        )
     return table(title, ("settings", *MEASURES.values()), rows, notes)
 
 

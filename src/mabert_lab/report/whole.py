@@ -297,6 +297,12 @@ def _short(place: str, places: Mapping[str, str]) -> str:
     return f"{head} on {places[machine]}" if machine in places else place
 
 
+ORDER = (HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED)
+
+SUBJECTS = {"scores": "scores", "costs": "memory and time", "drift": "padding"}
+"""What claims of a kind are about."""
+
+
 def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
     """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all. Each
     folder has verdicts and columns of its own; a claim stands in the first table where any folder decides it."""
@@ -304,8 +310,8 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
     verdicts = pd.DataFrame(
         {folder: {text: overall(each["verdict"]) for text, each in own.items()} for folder, own in judged.items()}
     )
-    counted = verdicts.apply(pd.Series.value_counts).reindex([HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED])
     first = next(iter(judged.values()))
+    kinds = verdicts.index.map(lambda text: first[text]["claim"].iloc[0].kind)
 
     def claims_table(texts: Iterable[str], columns: Mapping[str, Callable[[pd.DataFrame, str], str]]) -> pd.DataFrame:
         head = [f"{name}, {folder}" if folder else name for folder in judged for name in columns]
@@ -340,7 +346,11 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
         "count": len(verdicts),
         "devices": [name for device, name in devices.items() if any(device in place for place in costs)],
         "counts": {
-            folder: ", ".join(f"{verdict} {count:.0f}" for verdict, count in counted[folder].dropna().items())
+            folder: "; ".join(
+                f"on {SUBJECTS[kind]}, "
+                + ", ".join(f"{verdict} {own.eq(verdict).sum()}" for verdict in ORDER if own.eq(verdict).any())
+                for kind, own in verdicts[folder].groupby(kinds, sort=False)
+            )
             for folder in judged
         },
         "decided": claims_table(verdicts.index[decided], {"verdict": _verdict, "numbers, and where": _told}),
