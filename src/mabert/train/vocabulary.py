@@ -58,7 +58,8 @@ def find_tokenizer(
         except FileNotFoundError as error:
             if before is not None:
                 raise
-            logger.warning("%s; training a WordPiece on the run's text", error)
+            message = "%s; training a WordPiece of %d tokens on the run's text"
+            logger.warning(message, error, size or family.base_config().vocab_size)
     tokenizer = trained_tokenizer(family, sources, cache, size)
     return tokenizer, f"{TRAINED} on data.sources: WordPiece of {len(tokenizer):,}"
 
