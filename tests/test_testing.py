@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mabert import MaBertConfig, MaBertModel, register_mixer
-from mabert.infer.info import count, parameters_by_part
+from mabert.infer.info import parameters_by_part
 from mabert.model.blocks import BLOCKS
 from mabert.model.config import LAYER_TYPES
 from mabert.model.mamba import MambaMixer

@@ -168,7 +168,7 @@ def test_a_folder_beside_another_changes_none_of_its_verdicts(one_study, tmp_pat
         assert (name, found["counts"][str(one_study)]) == ("", counts)
         assert {f"verdict, {folder}" for folder in (one_study, other)} < set(found["decided"].columns)
         page = page_of(both)
-        assert f"by {one_study}: {counts}" in page.text
+        assert f"{one_study}: {counts}" in page.text
         assert len(page.linked()) == 2, "studies of one name have figures of their own"
         headings = [line for line in page.text.splitlines() if line.startswith("## Study of pooling")]
         assert [line.rpartition(", from ")[2] for line in headings] == list(map(str, places))
