@@ -56,7 +56,7 @@ FIELDS = [
     "model.hidden_dropout_prob",
     "model.pad_token_id",
 ]
-MAY_BE_NULL = ("data.max_tokens", "training.eval_steps", "training.save_steps")
+MAY_BE_NULL = ("data.max_tokens", "training.eval_steps", "training.save_steps", "training.log_steps")
 MAY_BE_NULL += ("model.num_hidden_layers", "model.ssm_dt_rank", "model.pad_token_id")
 MAY_BE_NULL += ("model.embedding_size", "model.attention_window")
 

@@ -41,8 +41,9 @@ def calls(draw: Any) -> Call:
     """Inputs by name, heads, and options; one head of 32 channels to three of 256, in any layout."""
     batch, time = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from(TIMES))
     heads, size = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((32, 64, 96, 256)))
-    # Times 0.3, scores of 256 channels are so large that their own rounding in float32 is above the tolerance.
-    options: dict[str, Any] = {"scale": draw(st.sampled_from((None, 0.03, 0.3) if size < 256 else (None, 0.03)))}
+    # Times 0.3, scores of many channels are so large that their own rounding in float32 may be above the tolerance:
+    # of 96 channels, torch's attention in float32 comes to 0.92 of it in sixty draws, this one to 0.95.
+    options: dict[str, Any] = {"scale": draw(st.sampled_from((None, 0.03, 0.3) if size < 96 else (None, 0.03)))}
     if draw(st.booleans()):
         batch = 1
         options["cu_seqlens"] = draw(offsets(time))

@@ -47,7 +47,7 @@ def commands(tmp_path):
             "finetune",
             "mabert: out of memory at step 1, with 32 rows at once (224 tokens, padding included); a smaller batch "
             "helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and shorter examples help "
-            "(--max-length with --truncate; in a study finetune.max_length and so on)\n",
+            "(--max-length with --truncate; in a study finetune.max_length with finetune.truncate)\n",
         ),
     ],
 )

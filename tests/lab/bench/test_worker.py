@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from mabert.machine import memory as machine_memory
 from mabert_lab.bench import memory
 from mabert_lab.bench import worker as worker_module
 from mabert_lab.bench.profiles import Cell
@@ -27,23 +28,23 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
             (group / name).write_text(text)
 
     groups, root = tmp_path / "cgroup", tmp_path / "fs"
-    assert memory.group_memory(groups, root) == []
+    assert machine_memory.group_memory(groups, root) == []
     groups.write_text("0::/outer/inner\n")
     write(
         root / "outer", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 5\ninactive_file 50\n"}
     )
     write(root / "outer/inner", {"memory.max": "max\n", "memory.current": "600\n", "memory.stat": ""})
     write(root, {"memory.stat": ""})
-    assert memory.group_memory(groups, root) == [350]
+    assert machine_memory.group_memory(groups, root) == [350]
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "group_memory", lambda: [350])
+        patched.setattr(machine_memory, "group_memory", lambda: [350])
         assert memory.free_memory() == int(memory.SHARE * 350)
     groups.write_text("12:cpu,cpuacct:/job\n9:memory:/job\n")
     write(
         root / "memory/job",
         {"memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "950\n", "memory.stat": "total_inactive_file 20\n"},
     )
-    assert memory.group_memory(groups, root) == [0]
+    assert machine_memory.group_memory(groups, root) == [0]
 
 
 def test_a_field_that_linux_does_not_tell_is_zero(tmp_path):
