@@ -64,6 +64,7 @@ def test_help_loads_next_to_no_library():
         ("pretrain nothing -o run", "no recipe 'nothing'"),
         ("pretrain mini -o run training.step=3", "did you mean 'training.steps'?"),
         ("finetune MODEL --train none.csv -o run", "none.csv: no such file"),
+        ("finetune MODEL --train none.csv --seeds 0,0 -o run", "seeds is [0, 0]"),
         ("study pattern --scale huge", "no file 'huge'"),
         ("bench models --texts a=b", "--texts goes with bench lengths"),
     ],

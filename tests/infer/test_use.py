@@ -220,7 +220,7 @@ def test_info_knows_the_head_of_a_classifier_and_of_a_bare_encoder(classifier, m
 
 
 def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
-    with pytest.raises(ValueError, match="was pretrained and has no classes; `mabert finetune` teaches it some"):
+    with pytest.raises(ValueError, match="is a masked language model; `mabert finetune` makes a classifier of it"):
         mabert.load(masked_lm).predict(TEXTS)
     with pytest.raises(ValueError, match="for MaBertForMaskedLM it lacks"):
         mabert.load(classifier).fill_mask(["a [MASK]"])

@@ -30,7 +30,7 @@ def bert(tmp_path_factory):
 def training(request, bert, tmp_path_factory):
     """What is trained by, and the batch of its first step."""
     name, batches = request.param
-    recipe = FinetuneRecipe(batches=batches, **RECIPE)
+    recipe = FinetuneRecipe(batches=batches, epochs=3, **RECIPE)
     kind, folder = kind_of(TASKS[name][0]), tmp_path_factory.mktemp("run")
     data = splits(name, (12, 2))
     run = FinetuneRun(

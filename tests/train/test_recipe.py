@@ -129,6 +129,9 @@ def test_numbers_may_be_written_in_every_way():
 def test_bad_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no recipe 'tiny'; give a YAML file or one of .*'demo', 'mini', 'pap"):
         load_recipe("tiny")
+    for near in ("mini.yml", "mini.txt", "recipes/paper.md", "elsewhere/mini.yaml"):
+        with pytest.raises(FileNotFoundError, match="no recipe"):
+            load_recipe(near)
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(ValueError, match="holds list; a recipe is a mapping"):
         load_recipe(tmp_path / "list.yaml")

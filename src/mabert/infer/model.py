@@ -317,7 +317,7 @@ class TextModel:
             finish = partial(heads.entities, loaded)
             return answer_in_chunks(Question("tagging", loaded, heads.tags(loaded), finish=finish), rows, how)
         if self.opened.use == "masked_lm":
-            raise ValueError(f"{self.path} was pretrained and has no classes; `mabert finetune` teaches it some")
+            raise ValueError(f"{self.path} is a masked language model; `mabert finetune` makes a classifier of it")
         loaded = self._read("classifier")
         return answer_in_chunks(Question("predicting", loaded, heads.labels(loaded), pooled=True), rows, how)
 

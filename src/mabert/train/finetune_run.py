@@ -48,8 +48,8 @@ OF_MABERT = ("pooling", "padding_safe_masking")
 """Fields of MaBERT's configuration that fine-tuning may set."""
 
 SEEN = 10_000
-"""Rows of one's own that training sees, each as often as that takes: 300 steps of 32. Less often than three times, or
-more often than thirty, none is seen. With 250 rows of SST-2, three epochs learn nothing (benchmarks/LOG.md)."""
+"""Rows of one's own that all epochs together show: 300 steps of 32. With 250 rows of SST-2, three epochs teach nothing
+(benchmarks/LOG.md)."""
 
 INPUTS = ("input_ids", "token_type_ids")
 """Model inputs among an example's columns; the rest are labels."""
@@ -89,7 +89,7 @@ class FinetuneRun:
         model: The pretrained model.
         kind: The task's kind.
         splits: The task's rows: `train`, one or two splits named `validation...`, and `test...` if there.
-        recipe: How to train.
+        recipe: How to train; learning rates and epochs are decided.
         max_length: Maximum tokens of an example.
         folder: The output folder, which is claimed.
         processes: This process among those that train together.
@@ -153,7 +153,7 @@ class FinetuneRun:
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
         """Returns the run's batches over all processes, of `batch_tokens` tokens or `batch_size` examples."""
         recipe, config, lengths = self.recipe, self.config, self.examples["train"].lengths
-        how: dict[str, Any] = {"epochs": epochs_of(recipe, self.kind.task, len(self.splits["train"])), "seed": seed}
+        how: dict[str, Any] = {"epochs": recipe.epochs, "seed": seed}
         how["grouped"] = recipe.batches == "length"
         if recipe.batch_tokens is None:
             return ExampleSampler(lengths, recipe.batch_size, **how)
@@ -213,7 +213,7 @@ def resolve(
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
     opened = open_model(model)
     rates = recipe.learning_rates or [rate_for(opened.config)]
-    recipe = dataclasses.replace(recipe, learning_rates=rates)
+    recipe = dataclasses.replace(recipe, learning_rates=rates, epochs=epochs_of(recipe, task, len(splits["train"])))
     longest = longest_input(opened.config, opened.tokenizer, recipe.max_length)
     folder, writes = RunFolder(output, FREE, trusted), processes.is_main_process
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}

@@ -77,8 +77,8 @@ def headlines(results: Results) -> pd.DataFrame:
     sparse = results.rows[results.rows["model"].isin(("longformer", "bigbird"))]
     if sparse["setting"].fillna("").str.contains("mabert|blockwise").any():
         notes.append(
-            "At their best, Longformer and BigBird ran with this package's attention in runs before 2026-11-25: faster "
-            "than any that can be installed."
+            "In some runs Longformer and BigBird, at their best, have this package's attention, which cannot be "
+            "installed for them."
         )
     return table(title, ("settings", *MEASURES.values()), rows, notes)
 

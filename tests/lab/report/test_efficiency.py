@@ -194,6 +194,12 @@ def test_what_lacks_a_number_says_why(load):
     assert cells(ratio_table(results.tables[CPU]["latency"], "latency"), "BERT alone") == ("≥ 2.00",)
 
 
+@pytest.mark.parametrize(("setting", "told"), [("sdpa", 0), ("mabert, prepacked", 1), ("sdpa_blockwise", 1)])
+def test_rivals_with_attention_that_cannot_be_installed_are_named(load, setting, told):
+    rows = [raw("latency", "mabert", 4096, 2000.0), raw("latency", "bigbird", 4096, 4000.0, setting=setting)]
+    assert sum("cannot be installed" in note for note in headlines(load(rows)).attrs["notes"]) == told
+
+
 @pytest.mark.parametrize("slow", [{}, SLOW])
 def test_headlines_explain_a_mean_over_fewer_rivals(load, slow):
     rows = [raw("latency", model, 4096, 4000.0) for model in BASELINES if model != "bert"]

@@ -202,6 +202,8 @@ def test_the_command_writes_json_figure_and_table(masked_lm, tmp_path, capsys): 
 @pytest.mark.slow
 def test_a_command_ends_though_an_equal_one_ended_first(masked_lm, tmp_path, monkeypatch):  # noqa: F811
     def overtaken(*measured, unfinished):
+        first, last = measured[1]
+        assert first[1] == last[1], "of three texts the first and the last, which begin alike"
         result = drift(*measured, unfinished=unfinished)
         unfinished.unlink()
         return result
