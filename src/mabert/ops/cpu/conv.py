@@ -250,17 +250,9 @@ def _conv_backward(call: int, *args: Any) -> None:
 _backward_kernel = Kernel(_conv_backward)
 
 
-def conv_forward(
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-) -> Tensor:
-    """Returns the convolution of ``u``."""
+def conv_forward(*inputs: Any) -> Tensor:
+    """Returns the convolution of ``u``; takes the arguments of `mabert.ops.library.CONV`."""
+    u, weight, bias, mask, cu_seqlens, mode, silu, reverse = inputs
     rows, time, channels = u.shape
     width = weight.shape[1]
     y = u.new_empty(u.shape)
@@ -284,18 +276,9 @@ def conv_forward(
     return y
 
 
-def conv_backward(
-    grad: Tensor,
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-) -> list[Tensor]:
+def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
     """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
+    u, weight, bias, mask, cu_seqlens, mode, silu, reverse = inputs
     rows, time, channels = u.shape
     width = weight.shape[1]
     du = u.new_empty(u.shape)

@@ -196,23 +196,9 @@ def working_bytes(u: Tensor, A: Tensor) -> int:
     return 4 * sums + torch.get_num_threads() * _scratch_size(N)
 
 
-def scan_backward(
-    grad: Tensor,
-    states: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-) -> list[Tensor]:
+def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor]:
     """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
+    u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse = inputs
     rows, time, channels = u.shape
     N = A.shape[1]
     stripes = -(-channels // STRIPE)

@@ -163,22 +163,10 @@ def _scan_forward(call: int, *args: Any) -> None:
 _kernel = Kernel(_scan_forward)
 
 
-def scan_forward(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    delta_bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    delta_softplus: bool,
-    reverse: bool,
-    keep_states: bool,
-) -> tuple[Tensor, Tensor]:
-    """Runs the scan; returns y and, if ``keep_states``, the states at chunk boundaries."""
+def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
+    """Runs the scan with the arguments of `mabert.ops.library.SCAN`; returns y and, if ``keep_states``, the states at
+    chunk boundaries."""
+    u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse = inputs
     rows, time, channels = u.shape
     N = A.shape[1]
     y = u.new_empty(u.shape)

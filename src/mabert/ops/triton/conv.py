@@ -1,5 +1,7 @@
 """The convolution on a GPU."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,17 +16,9 @@ WALKED, GROUP = 64, 4
 """Steps that a warp of the backward walks, and how many it reads at a time."""
 
 
-def conv_forward(
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-) -> Tensor:
-    """Returns the convolution of ``u``."""
+def conv_forward(*inputs: Any) -> Tensor:
+    """Returns the convolution of ``u``; takes the arguments of `mabert.ops.library.CONV`."""
+    u, weight, bias, mask, cu_seqlens, mode, silu, reverse = inputs
     rows, time, channels = u.shape
     width = weight.shape[1]
     sequence = None if cu_seqlens is None else numbered(cu_seqlens, time).numbers
@@ -55,18 +49,9 @@ def conv_forward(
     return y
 
 
-def conv_backward(
-    grad: Tensor,
-    u: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    mode: str,
-    silu: bool,
-    reverse: bool,
-) -> list[Tensor]:
+def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
     """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
+    u, weight, bias, mask, cu_seqlens, mode, silu, reverse = inputs
     rows, time, channels = u.shape
     width = weight.shape[1]
     sequence = None if cu_seqlens is None else numbered(cu_seqlens, time).numbers

@@ -42,21 +42,8 @@ TILE = 32
 class _Scan:
     """The inputs in the form that all kernels of one call take, and their shape."""
 
-    def __init__(
-        self,
-        u: Tensor,
-        delta: Tensor,
-        A: Tensor,
-        B: Tensor,
-        C: Tensor,
-        D: Tensor | None,
-        z: Tensor | None,
-        delta_bias: Tensor | None,
-        mask: Tensor | None,
-        cu_seqlens: Tensor | None,
-        delta_softplus: bool,
-        reverse: bool,
-    ) -> None:
+    def __init__(self, *inputs: Any) -> None:
+        u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse = inputs
         self.u, self.delta, self.z = readable(u), readable(delta), readable(z)
         self.B, self.C = readable(B), readable(C)
         self.A, self.D, self.bias = A, readable(D), readable(delta_bias)
