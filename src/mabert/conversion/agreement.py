@@ -12,7 +12,6 @@ from torch import Tensor
 from mabert.baselines.uses import Use
 from mabert.conversion.losses import Alignment
 from mabert.conversion.pieces import Pieces
-from mabert.conversion.teacher import SEVERAL
 from mabert.conversion.watch import (
     Item,
     Row,
@@ -26,6 +25,7 @@ from mabert.conversion.watch import (
 )
 from mabert.conversion.windows import windows_of
 from mabert.data.batches import batches_by_length
+from mabert.schema import SEVERAL
 
 TOKENS = 4096
 """Tokens per batch."""

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mabert.baselines.uses import Use
-from mabert.conversion.teacher import SEVERAL
 from mabert.conversion.watch import attention_of, hidden_states_of, packing_of, pooled, unexplained
 from mabert.conversion.windows import windows_of
 from mabert.model.masking import PaddingMask
+from mabert.schema import SEVERAL
 
 
 class Alignment(nn.Module):

@@ -30,9 +30,6 @@ HEADS: dict[str, Use] = {
 }
 """Endings of class names, and the use of such a model."""
 
-SEVERAL = "multi_label_classification"
-"""`problem_type` of a classifier whose texts may have several labels."""
-
 POSITIONS = "embeddings.position_embeddings.weight"
 """MaBERT's table of learned positions."""
 

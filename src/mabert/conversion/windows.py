@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mabert.conversion.watch import Item, Row, packed, packing_of
-from mabert.data.mlm import IGNORED
+from mabert.schema import IGNORED
 
 
 @dataclass(frozen=True)

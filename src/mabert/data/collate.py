@@ -12,7 +12,8 @@ import torch
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from mabert.data.mlm import IGNORED, MlmMasking
+from mabert.data.mlm import MlmMasking
+from mabert.schema import IGNORED, ON_HOST, SCORED
 
 Examples = Sequence[Mapping[str, Any]]
 """Mappings with the same keys. `input_ids` `(time,)` is required; `token_type_ids` and `labels` may have one value per
@@ -105,14 +106,14 @@ class FlatteningCollator:
             "position_ids": torch.cat([torch.arange(length) for length in lengths]).unsqueeze(0),
             "cu_seq_lens_q": bounds.int(),
             "cu_seq_lens_k": bounds.int(),
-            "cu_seq_lens_host": tuple(bounds.tolist()),
+            ON_HOST: tuple(bounds.tolist()),
             "max_length_q": int(lengths.max()),
             "max_length_k": int(lengths.max()),
         }
         for key, values in columns.items():
             row[key] = values if isinstance(values, torch.Tensor) else torch.cat(values).unsqueeze(0)
         if self.masking is not None:
-            row["scored_positions"] = places_of(row["labels"])
+            row[SCORED] = places_of(row["labels"])
         return row
 
     def _masked(self, examples: Examples, masking: MlmMasking) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from mabert.data.cache import Documents
+from mabert.schema import IGNORED
 
 MODES = ("packed", "document")
 
@@ -81,7 +82,6 @@ class Windows:
         return piece
 
 
-IGNORED = -100
 _WORD = (1 << 64) - 1
 
 

@@ -15,6 +15,7 @@ from mabert.data.words import Word, in_one_entity, words_of
 from mabert.infer.answers import Batch, Encoded, How, Question
 from mabert.infer.chunks import Chunk
 from mabert.infer.loaded import Loaded
+from mabert.schema import SEVERAL
 
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -42,7 +43,7 @@ def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
     """Returns a function from a batch to a classifier's answer for each text, see `TextModel.predict`."""
     model = loaded.model
     names = [model.config.id2label[index] for index in range(model.config.num_labels)]
-    several = model.config.problem_type == "multi_label_classification"
+    several = model.config.problem_type == SEVERAL
     measures = model.config.problem_type == "regression" or (len(names) == 1 and not several)
 
     def of_batch(batch: Batch) -> Iterator[dict[str, Any]]:

@@ -9,10 +9,7 @@ from torch import Tensor
 
 from mabert.model.packing import Packing, is_tracing
 from mabert.ops.sequences import offsets_of, remember
-
-ON_HOST = "cu_seq_lens_host"
-"""The offsets as a tuple of numbers, which `FlatteningCollator` adds to what it made: where tensors lie on a GPU, it is
-read in their place, so that no forward waits for the GPU to check boundaries and positions."""
+from mabert.schema import ON_HOST
 
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", ON_HOST)
 """The keyword arguments for sequences in a row in transformers' padding-free training, named as by its collator, and

@@ -22,9 +22,7 @@ from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.masking import tokens_of
 from mabert.model.norm import layer_norm
 from mabert.model.pooling import Pooler
-
-IGNORED = -100
-"""Label of positions that are not scored."""
+from mabert.schema import IGNORED
 
 
 class PredictionTransform(nn.Module):

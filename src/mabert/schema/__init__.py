@@ -10,3 +10,16 @@ Masking = Literal["none", "pre", "post", "pre+post", "exact"]
 
 Pooling = Literal["map", "attention", "cls", "mean"]
 """How a head makes one vector of a text's token vectors, see `mabert.model.pooling`."""
+
+IGNORED = -100
+"""Label of positions that are not scored."""
+
+SCORED = "scored_positions"
+"""The places of a batch's labels in the flattened batch, int64 (scored positions,)."""
+
+ON_HOST = "cu_seq_lens_host"
+"""A packed row's offsets as a tuple of numbers, which `FlatteningCollator` adds to what it made: where tensors lie on a
+GPU, it is read in their place, so that no forward waits for the GPU to check boundaries and positions."""
+
+SEVERAL = "multi_label_classification"
+"""`problem_type` of a classifier whose texts may have several labels."""

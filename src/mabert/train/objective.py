@@ -11,11 +11,8 @@ from transformers import PreTrainedModel
 
 from mabert.baselines.family import Family
 from mabert.data.collate import places_of
-from mabert.data.mlm import IGNORED
 from mabert.model.mamba import Recurrence
-
-SCORED = "scored_positions"
-"""The places of a batch's labels in the flattened batch, int64 (scored positions,)."""
+from mabert.schema import IGNORED, SCORED
 
 
 def with_places(collate: Callable[[Any], dict[str, Any]], examples: Any) -> dict[str, Any]:

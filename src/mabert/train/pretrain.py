@@ -15,10 +15,10 @@ from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import filling
 from mabert.machine.memory import naming_memory, size_of
 from mabert.model import MaBertConfig
-from mabert.model.boundaries import ON_HOST
+from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
-from mabert.train.objective import SCORED, at_places, held_out_sums, mean_over_scored, with_places
+from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe
 from mabert.train.run import HISTORY, LOGS

@@ -16,7 +16,7 @@ from mabert.baselines.registry import family_named
 from mabert.baselines.uses import build, class_for, compile_layers
 from mabert.data.cache import IDS, build_cache
 from mabert.data.corpus import Source
-from mabert.data.mlm import IGNORED, MlmMasking, PretrainingStream, ValidationSet, Windows
+from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
 from mabert.extras import check_reporters
 from mabert.files.places import default_cache
@@ -25,6 +25,7 @@ from mabert.machine.memory import TRAINED, check_fits, parameters_of
 from mabert.machine.precision import warn_of_emulation
 from mabert.model import MaBertConfig
 from mabert.opening.opened import Opened, open_model
+from mabert.schema import IGNORED
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.recipe import PretrainRecipe, as_mapping, check_packing, unpad_of
 from mabert.train.run import RunFolder
@@ -160,7 +161,7 @@ def resolve(
     return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
 
 
-SCHEDULES = {
+SCHEDULERS = {
     "linear": "linear",
     "cosine": "cosine",
     "constant": "constant_with_warmup",
@@ -200,7 +201,7 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
         folder,
         training.precision,
         **own,
-        lr_scheduler_type=SCHEDULES[training.schedule],
+        lr_scheduler_type=SCHEDULERS[training.schedule],
         **{name: getattr(training, name) for name in (*same, "max_grad_norm")},
         max_steps=training.steps,
         train_sampling_strategy="sequential",

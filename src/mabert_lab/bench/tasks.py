@@ -14,8 +14,8 @@ from mabert.machine.memory import is_out_of_memory
 from mabert.machine.rounds import timed
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
-from mabert.model.heads import IGNORED
 from mabert.model.prepack import PackedLinear
+from mabert.schema import IGNORED
 from mabert.train.objective import at_places, mean_over_scored
 from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
 from mabert_lab.bench.memory import synchronise
@@ -23,7 +23,7 @@ from mabert_lab.bench.profiles import DTYPES, Cell, configured
 from mabert_lab.bench.runtimes import RUNTIMES
 
 EFFECTIVE_BATCH = 32
-SCORED = 0.15
+SCORED_SHARE = 0.15
 PAPER_DROPOUT = 0.1
 MICRO_TOKENS = 1024
 """Tokens per micro-batch of a training step on a CPU; gradients accumulate over the batch."""
@@ -181,7 +181,7 @@ class TrainingStep:
         """Makes a micro-batch."""
         self.micro_batch = rows
         self.ids = token_ids(rows, length, self.device)
-        scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED
+        scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED_SHARE
         labels = self.ids.masked_fill(~scored.to(self.device), IGNORED)
         self.places = places_of(labels)
         self.labels = labels.flatten()[self.places] if self.sparse else labels

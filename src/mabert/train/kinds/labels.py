@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mabert.data.tasks import BETWEEN, Rows, column
+from mabert.schema import SEVERAL
 from mabert.train.kinds.kind import Kind, label_fields
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Several(Classification):
     """One output per label; a label is assigned if its probability is above one half."""
 
     def config_fields(self) -> dict[str, Any]:
-        return {**super().config_fields(), "problem_type": "multi_label_classification"}
+        return {**super().config_fields(), "problem_type": SEVERAL}
 
     def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits > 0

@@ -10,9 +10,9 @@ from mabert.baselines.uses import Use
 from mabert.data.encode import Examples, encodings, was_cut
 from mabert.data.entities import OUTSIDE, entities_of, types_of
 from mabert.data.metrics import entity_scores
-from mabert.data.mlm import IGNORED
 from mabert.data.tasks import Rows, column
 from mabert.data.words import Word, Words, words_of
+from mabert.schema import IGNORED
 from mabert.train.kinds.kind import Kind, label_fields
 
 Tags = list[str]
