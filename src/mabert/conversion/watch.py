@@ -1,7 +1,7 @@
 """Tools that record, compare or hold constant what layers of an encoder output."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -42,14 +42,11 @@ def attention_of(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, t
 
         return hook
 
-    handles = [encoder.layers[layer].attention.register_forward_hook(note(layer)) for layer in layers]
-    try:
-        encoder(**row)
-    except _EnoughError:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(encoder.layers[layer].attention.register_forward_hook(note(layer)))
+        with suppress(_EnoughError):
+            encoder(**row)
     return seen
 
 
@@ -61,12 +58,10 @@ def hidden_states_of(encoder: Any) -> Iterator[list[Tensor]]:
     def note(module: nn.Module, given: Any, output: Tensor) -> None:
         seen.append(output)
 
-    handles = [block.register_forward_hook(note) for block in encoder.layers]
-    try:
+    with ExitStack() as hooks:
+        for block in encoder.layers:
+            hooks.enter_context(block.register_forward_hook(note))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class Constant(nn.Module):

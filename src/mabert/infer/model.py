@@ -363,7 +363,11 @@ class TextModel:
         if (pooler := pooler_in(self.path / MAP)) is not None:
             loaded = self._encoder()
             return loaded, pooler.to(loaded.model.device)
-        self._check_map()
+        if not isinstance(self.config, MaBertConfig):
+            raise ValueError(f"{self.path} is a {self.config.model_type} model; pooling 'map' is MaBERT's")
+        if self.config.pooling != "map":
+            own = f"{self.path} pools by {self.config.pooling!r}"
+            raise ValueError(f"{own}; pooling 'map' needs a classifier that was trained with it")
         classifier = self._read("classifier")
         return replace(classifier, model=classifier.model.base_model), classifier.model.pooler
 
@@ -384,15 +388,6 @@ class TextModel:
             pooling = self.config.pooling
             return pooling if pooling in ("mean", "cls") else "mean", self.config.normalize
         return "mean", False
-
-    def _check_map(self) -> None:
-        if not isinstance(self.config, MaBertConfig):
-            raise ValueError(f"{self.path} is a {self.config.model_type} model; pooling 'map' is MaBERT's")
-        if self.config.pooling != "map":
-            raise ValueError(
-                f"{self.path} pools by {self.config.pooling!r}; pooling 'map' needs a classifier that was trained with "
-                "it"
-            )
 
 
 class Way(NamedTuple):

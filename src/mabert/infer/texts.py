@@ -53,14 +53,14 @@ def read_rows(
     if path is not None:
         rows.check_is_file(path)
         if rows.format_of(path) in rows.TABLES:
-            return table_rows(path, columns, keep, words)
+            return rows_of(where, rows.read_rows(path, columns, keep), columns, keep, words)
         if rows.format_of(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
             )
-    lines = standard_input() if path is None else lines_of(path)
+    lines = standard_input() if path is None else (line.rstrip("\r\n") for line in rows.lines_of_text(path))
     if jsonl:
-        return json_rows(where, lines, columns, keep, words)
+        return rows_of(where, rows.json_rows(where, lines, columns, keep), columns, keep, words)
     if keep:
         raise ValueError(f"{where}: lines of plain text have no columns to keep; {keep[0]!r} is asked for")
     if pair_column is not None:
@@ -108,15 +108,12 @@ def has_words(source: str | Path | None) -> bool:
     return "tokens" in first and TEXT_COLUMN not in first
 
 
-def table_rows(path: Path, columns: Sequence[str], keep: Sequence[str] = (), words: bool = False) -> Iterator[Row]:
-    """Yields the texts in some columns of a table."""
-    for number, row in rows.read_rows(path, columns, keep):
-        yield text_row(f"{path}, line {number}", row, columns, keep, words)
-
-
-def lines_of(path: Path) -> Iterator[str]:
-    """Yields the lines of a file."""
-    yield from (line.rstrip("\r\n") for line in rows.lines_of_text(path))
+def rows_of(
+    where: str, numbered: rows.Numbered, columns: Sequence[str], keep: Sequence[str], words: bool
+) -> Iterator[Row]:
+    """Yields the texts in some columns of numbered rows; errors are those of `text_row`."""
+    for number, row in numbered:
+        yield text_row(f"{where}, line {number}", row, columns, keep, words)
 
 
 def standard_input() -> Iterator[str]:
@@ -154,18 +151,6 @@ def is_json_object(line: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def json_rows(
-    where: str, lines: Iterable[str], columns: Sequence[str], keep: Sequence[str] = (), words: bool = False
-) -> Iterator[Row]:
-    """Yields the texts of each line that is not blank.
-
-    Raises:
-        ValueError: If a line is no JSON object, or lacks a text.
-    """
-    for number, row in rows.json_rows(where, lines, columns, keep):
-        yield text_row(f"{where}, line {number}", row, columns, keep, words)
 
 
 def text_row(

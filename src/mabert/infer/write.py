@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.console import Console
@@ -102,16 +102,8 @@ def write_npy(fill: Callable[[BinaryIO], int], width: int, output: str) -> int:
     return count
 
 
-class Sink(Protocol):
-    """A destination for bytes."""
-
-    def write(self, data: bytes, /) -> Any: ...
-
-    def flush(self) -> None: ...
-
-
 @contextmanager
-def sink(output: str | None) -> Iterator[Sink]:
+def sink(output: str | None) -> "Iterator[BinaryIO | StandardOutput]":
     """Opens a file that appears when the block ends, or standard output."""
     if output is None:
         standard = StandardOutput()
