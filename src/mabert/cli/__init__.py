@@ -119,18 +119,8 @@ def parser(more: Sequence[Add] = ()) -> argparse.ArgumentParser:
     top = Parser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    own = (
-        add_convert,
-        add_tokenizer,
-        add_pretrain,
-        add_finetune,
-        add_embed,
-        add_predict,
-        add_fill_mask,
-        add_info,
-        add_extend,
-        add_export,
-    )
-    for add in (*own, *more):
+    making = (add_convert, add_tokenizer, add_pretrain, add_finetune)
+    using = (add_embed, add_predict, add_fill_mask, add_info, add_extend, add_export)
+    for add in (*making, *using, *more):
         add(commands)
     return top

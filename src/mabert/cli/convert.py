@@ -32,11 +32,8 @@ def add_convert(commands: Any) -> None:
     added.add_argument("--text", nargs="+", required=True, help="files, folders or hub data sets to learn from")
     added.add_argument("--text-column", default="text", help="column of a table that holds the text [%(default)s]")
     added.add_argument("--pair-column", metavar="NAME", help="column of the second text, in tables of pairs")
-    added.add_argument(
-        "--pairs",
-        action=argparse.BooleanOptionalAction,
-        help="whether a classifier reads pairs of texts [what its folder says, else both are learnt]",
-    )
+    pairs = "whether a classifier reads pairs of texts [what its folder says, else both are learnt]"
+    added.add_argument("--pairs", action=argparse.BooleanOptionalAction, help=pairs)
     for name, text in FIELDS.items():
         add_field(added, ConversionRecipe, name, f"--{name.replace('_', '-')}", text)
     added.add_argument("--resume", action="store_true", help="continue the conversion in the folder")
@@ -72,9 +69,8 @@ def run_convert(options: argparse.Namespace) -> None:
 
 def add_export(commands: Any) -> None:
     """Export."""
-    added = command(
-        commands, "export", run_export, "write a model in float32 as ONNX, for OpenVINO, or for torch alone"
-    )
+    about = "write a model in float32 as ONNX, for OpenVINO, or for torch alone"
+    added = command(commands, "export", run_export, about)
     added.add_argument("model", help="model folder or hub name: MaBERT, BERT, RoBERTa, ...")
     added.add_argument("-o", "--output", required=True, help="folder to write: the graph, configuration and tokenizer")
     added.add_argument("--to", choices=("onnx", "openvino", "torch"), default="onnx", help="format [%(default)s]")

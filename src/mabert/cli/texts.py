@@ -41,79 +41,51 @@ def add_embed(commands: Any) -> None:
     """Vectors."""
     added = command(commands, "embed", run_embed, "compute a vector for each text")
     add_texts(added)
-    added.add_argument(
-        "--pooling",
-        choices=POOLINGS,
-        help="how token vectors become one: mean, cls, or map from a classifier [as the folder says, else mean]",
+    pooling = "how token vectors become one: mean, cls, or map from a classifier [as the folder says, else mean]"
+    added.add_argument("--pooling", choices=POOLINGS, help=pooling)
+    scaled = "scale each vector to length one [as the folder says, else not]"
+    added.add_argument("--normalize", action=argparse.BooleanOptionalAction, help=scaled)
+    passages = (
+        "cut texts, at ends of sentences, into passages of at most so many tokens, special ones included; give each a "
+        "vector, and its text's number (from 0), start and end in characters: in the same row, or for v.npy in "
+        "v.passages.jsonl"
     )
-    added.add_argument(
-        "--normalize",
-        action=argparse.BooleanOptionalAction,
-        help="scale each vector to length one [as the folder says, else not]",
+    added.add_argument("--passages", type=number("--passages", PassageTokens), metavar="TOKENS", help=passages)
+    context = (
+        "with --passages: read each text whole, and pool each passage's tokens out of that (late chunking) [read each "
+        "passage alone]"
     )
-    added.add_argument(
-        "--passages",
-        type=number("--passages", PassageTokens),
-        metavar="TOKENS",
-        help="cut texts, at ends of sentences, into passages of at most so many tokens, special ones included; give "
-        "each a vector, and its text's number (from 0), start and end in characters: in the same row, or for v.npy in "
-        "v.passages.jsonl",
-    )
-    added.add_argument(
-        "--context",
-        action="store_true",
-        help="with --passages: read each text whole, and pool each passage's tokens out of that (late chunking) [read "
-        "each passage alone]",
-    )
+    added.add_argument("--context", action="store_true", help=context)
 
 
 def add_texts(added: argparse.ArgumentParser) -> None:
     """Adds the options of every command on texts."""
     added.add_argument("model", help="model folder or hub name")
-    added.add_argument(
-        "input",
-        nargs="?",
-        help="file with one text per line, or .jsonl, .csv, .tsv (without quoting) or .parquet [standard input]",
-    )
-    added.add_argument(
-        "-o", "--output", help="file to write; it appears only when it is complete [JSONL on standard output]"
-    )
+    source = "file with one text per line, or .jsonl, .csv, .tsv (without quoting) or .parquet [standard input]"
+    added.add_argument("input", nargs="?", help=source)
+    output = "file to write; it appears only when it is complete [JSONL on standard output]"
+    added.add_argument("-o", "--output", help=output)
     added.add_argument("--text-column", help="column of a table that holds the text [text]")
     added.add_argument("--jsonl", action="store_true", help="read the input as JSONL, whatever its name")
-    added.add_argument(
-        "--max-length",
-        type=number("--max-length", Tokens),
-        help="most tokens of a text [the model's limit; embed: that of its sentence-transformers files; predict: that "
-        "of fine-tuning]",
+    length = (
+        "most tokens of a text [the model's limit; embed: that of its sentence-transformers files; predict: that of "
+        "fine-tuning]"
     )
-    added.add_argument(
-        "--truncate",
-        action=argparse.BooleanOptionalAction,
-        help="cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning]",
+    added.add_argument("--max-length", type=number("--max-length", Tokens), help=length)
+    cut = "cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning]"
+    added.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=cut)
+    size, most = "most tokens of a batch, padding included [%(default)s]", number("--batch-tokens", Tokens)
+    added.add_argument("--batch-tokens", type=most, default=TOKENS_A_BATCH, help=size)
+    precision = (
+        "int8 computes products in 8 bits: faster on a CPU, a little less accurate [the precision of the saved "
+        "weights; auto for a fine-tuned model]"
     )
-    added.add_argument(
-        "--batch-tokens",
-        type=number("--batch-tokens", Tokens),
-        default=TOKENS_A_BATCH,
-        help="most tokens of a batch, padding included [%(default)s]",
-    )
-    added.add_argument(
-        "--precision",
-        choices=(*get_args(Precision), "int8"),
-        help="int8 computes products in 8 bits: faster on a CPU, a little less accurate [the precision of the saved "
-        "weights; auto for a fine-tuned model]",
-    )
+    added.add_argument("--precision", choices=(*get_args(Precision), "int8"), help=precision)
     added.add_argument("--device", help="cpu, cuda or cuda:N [the GPU if there is one]")
-    added.add_argument(
-        "--no-graphs",
-        action="store_true",
-        help="run bf16 on a GPU without CUDA graphs, which start all layers at once",
-    )
-    added.add_argument(
-        "--deterministic",
-        action="store_true",
-        help="process each text alone, so that its result has the same bits whatever else is in the file",
-    )
+    graphs = "run bf16 on a GPU without CUDA graphs, which start all layers at once"
+    added.add_argument("--no-graphs", action="store_true", help=graphs)
+    alone = "process each text alone, so that its result has the same bits whatever else is in the file"
+    added.add_argument("--deterministic", action="store_true", help=alone)
 
 
 def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextModel, Iterable[Row]]:
@@ -227,21 +199,11 @@ def run_embed(options: argparse.Namespace) -> None:
 
 def add_predict(commands: Any) -> None:
     """Labels."""
-    added = command(
-        commands,
-        "predict",
-        run_predict,
-        "predict labels, entities or answers with a fine-tuned model",
-    )
+    added = command(commands, "predict", run_predict, "predict labels, entities or answers with a fine-tuned model")
     add_texts(added)
     added.add_argument("--pair-column", help="column of a table that holds the second text of a pair")
-    added.add_argument(
-        "--keep",
-        nargs="+",
-        default=[],
-        metavar="COLUMN",
-        help="columns of the input to copy to the output, such as an id",
-    )
+    keep = "columns of the input to copy to the output, such as an id"
+    added.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help=keep)
 
 
 def run_predict(options: argparse.Namespace) -> None:
@@ -257,16 +219,14 @@ def run_predict(options: argparse.Namespace) -> None:
     reads = model.opened.use == "reader"
     names = (GIVEN[2:] if reads else GIVEN[:2])[: 1 + paired]
     with naming_options():
-        count = write_rows(
-            (
-                [
-                    {**getattr(row, "kept", {}), **dict(zip(names, row, strict=True)), **answer}
-                    for row, answer in zip(*chunk, strict=True)
-                ]
-                for chunk in model.labels(rows, how_of(options), paired=paired)
-            ),
-            options.output,
+        answered = (
+            [
+                {**getattr(row, "kept", {}), **dict(zip(names, row, strict=True)), **answer}
+                for row, answer in zip(*chunk, strict=True)
+            ]
+            for chunk in model.labels(rows, how_of(options), paired=paired)
         )
+        count = write_rows(answered, options.output)
     say_written(options.output, f"{count:,} rows")
 
 
@@ -283,13 +243,11 @@ def run_fill_mask(options: argparse.Namespace) -> None:
     from mabert.infer.write import write_rows
 
     with naming_options():
-        count = write_rows(
-            (
-                [{"text": text, "masks": masks} for (text,), masks in zip(*chunk, strict=True)]
-                for chunk in model.guesses(rows, how_of(options), top=options.top)
-            ),
-            options.output,
+        answered = (
+            [{"text": text, "masks": masks} for (text,), masks in zip(*chunk, strict=True)]
+            for chunk in model.guesses(rows, how_of(options), top=options.top)
         )
+        count = write_rows(answered, options.output)
     say_written(options.output, f"{count:,} rows")
 
 

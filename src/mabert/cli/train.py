@@ -54,12 +54,8 @@ def add_tokenizer(commands: Any) -> None:
     """Vocabularies."""
     added = command(commands, "tokenizer", run_tokenizer, "train a WordPiece tokenizer on your own text")
     added.add_argument("text", nargs="+", metavar="TEXT", help="files, folders or hub data sets, as for pretrain")
-    added.add_argument(
-        "--size",
-        type=number("--size", Vocabulary),
-        default=BERT_SIZE,
-        help="most tokens, the five special ones included [%(default)s]",
-    )
+    size = "most tokens, the five special ones included [%(default)s]"
+    added.add_argument("--size", type=number("--size", Vocabulary), default=BERT_SIZE, help=size)
     added.add_argument("--cased", action="store_true", help="keep capital letters and accents [lower case]")
     added.add_argument("--text-column", default="text", help="column of a table that holds the text [%(default)s]")
     added.add_argument("-o", "--output", required=True, help="folder to write")
@@ -78,25 +74,20 @@ def run_tokenizer(options: argparse.Namespace) -> None:
 def add_pretrain(commands: Any) -> None:
     """Pretraining."""
     added = command(commands, "pretrain", run_pretrain, "pretrain a model by masked language modelling, from a recipe")
-    added.add_argument(
-        "recipe", help="YAML file, or demo, mini, small-gpu or paper; with --resume alone, the run's own recipe is used"
-    )
+    recipe = "YAML file, or demo, mini, small-gpu or paper; with --resume alone, the run's own recipe is used"
+    added.add_argument("recipe", help=recipe)
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the recipe's")
-    added.add_argument(
-        "--model", help="family: mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
-    )
-    added.add_argument(
-        "--start-from", metavar="MODEL", help="model folder whose weights to start from [random weights]"
-    )
+    family = "family: mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
+    added.add_argument("--model", help=family)
+    start = "model folder whose weights to start from [random weights]"
+    added.add_argument("--start-from", metavar="MODEL", help=start)
     added.add_argument("-o", "--output", required=True, help="folder to write")
-    added.add_argument(
-        "--budget", metavar="N%", type=number("--budget", Budget), help="share of the recipe's steps to train [100%%]"
-    )
+    share = "share of the recipe's steps to train [100%%]"
+    added.add_argument("--budget", metavar="N%", type=number("--budget", Budget), help=share)
     going_on = added.add_mutually_exclusive_group()
     going_on.add_argument("--resume", action="store_true", help="continue the run in the folder")
-    going_on.add_argument(
-        "--resume-from", metavar="CHECKPOINT", help="continue from this checkpoint, where the newest is damaged"
-    )
+    damaged = "continue from this checkpoint, where the newest is damaged"
+    going_on.add_argument("--resume-from", metavar="CHECKPOINT", help=damaged)
 
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:
@@ -153,15 +144,13 @@ def add_finetune(commands: Any) -> None:
     table.add_argument("--text-column", help="column that holds the text [text]")
     table.add_argument("--pair-column", help="column that holds the second text of a pair")
     table.add_argument("--label-column", help="column that holds the label [label]")
-    table.add_argument(
-        "--kind",
-        choices=get_args(LabelKind),
-        help="kind of label: a class, a number (regression), several classes, a tag for each token, or an answer in "
-        "the text [recognized from the files, else classification]",
+    kind = (
+        "kind of label: a class, a number (regression), several classes, a tag for each token, or an answer in the "
+        "text [recognized from the files, else classification]"
     )
-    table.add_argument(
-        "--regression", action="store_const", dest="kind", const="regression", help="the same as --kind regression"
-    )
+    table.add_argument("--kind", choices=get_args(LabelKind), help=kind)
+    same = "the same as --kind regression"
+    table.add_argument("--regression", action="store_const", dest="kind", const="regression", help=same)
     how = added.add_argument_group("training")
     how.add_argument("--seeds", type=seed_list, default=[0], help="seeds, one run each, such as 0-4 or 0,2,7 [0]")
     for name, (option, text) in FIELDS.items():
@@ -268,9 +257,8 @@ def add_extend(commands: Any) -> None:
     """Longer inputs."""
     added = command(commands, "extend", run_extend, "copy a model so that it takes longer inputs")
     added.add_argument("model", help="model folder or hub name, of any family")
-    added.add_argument(
-        "--length", type=number("--length", Tokens), required=True, help="tokens of the longest input of the copy"
-    )
+    length = "tokens of the longest input of the copy"
+    added.add_argument("--length", type=number("--length", Tokens), required=True, help=length)
     added.add_argument("-o", "--output", required=True, help="folder to write the copy to")
 
 

@@ -46,9 +46,8 @@ KINDS = {
 
 def add_bench(commands: Any) -> None:
     """Measurements."""
-    added = command(
-        commands, "bench", run_bench, "measure speed, memory and quality beside other encoders, all in one run"
-    )
+    about = "measure speed, memory and quality beside other encoders, all in one run"
+    added = command(commands, "bench", run_bench, about)
     added.add_argument("what", choices=KINDS, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
     groups: dict[tuple[str, ...], Any] = {}
     takers: dict[str, tuple[str, ...]] = {}
@@ -236,12 +235,8 @@ def add_report(commands: Any) -> None:
     added = command(commands, "report", run_report, "compare studies and measurements with the paper, claim by claim")
     paths = "JSON results, or folders to search for them; each folder gets verdicts of its own"
     added.add_argument("paths", nargs="+", metavar="PATH", help=paths)
-    added.add_argument(
-        "-o",
-        "--output",
-        default="report.html",
-        help="page to write, with a .md file and a folder beside it [%(default)s]",
-    )
+    output = "page to write, with a .md file and a folder beside it [%(default)s]"
+    added.add_argument("-o", "--output", default="report.html", help=output)
 
 
 def run_report(options: argparse.Namespace) -> None:
