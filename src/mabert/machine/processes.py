@@ -94,6 +94,11 @@ def interrupting_once() -> Callable[[int, FrameType | None], None]:
     return interrupt
 
 
+def described(error: BaseException) -> str:
+    """Returns the class and the message of an error in one line, for another process to tell."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def _glibc() -> ctypes.CDLL | None:
     """Returns glibc, or None where the C library is another one."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -120,10 +120,17 @@ def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int, b
 
 def _laid_out(inputs: dict[str, Tensor], batch: int, device: str) -> dict[str, Tensor]:
     """Moves inputs to a device, in as many equal rows as a batch has."""
-    return {
-        name: tensor.to(device).expand(batch, -1, -1).contiguous() if tensor.dim() == 3 else tensor.to(device)
-        for name, tensor in inputs.items()
-    }
+    there = {name: tensor.to(device) for name, tensor in inputs.items()}
+    return _of_steps(there, lambda tensor: tensor.expand(batch, -1, -1).contiguous())
+
+
+def _of_steps(inputs: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """Changes those inputs that have a value a step, (batch, time, channel)."""
+    return {name: change(tensor) if tensor.dim() == 3 else tensor for name, tensor in inputs.items()}
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.transpose(1, 2)
 
 
 def _on_gpu(calls: dict[tuple[str, str], Callable[[], object]], **limits: Any) -> dict[tuple[str, str], Spread]:
@@ -216,7 +223,7 @@ def conv_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> di
 def _transformers_scan(**inputs: Tensor) -> Tensor:
     from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
-    turned = {name: tensor.transpose(1, 2) if tensor.dim() == 3 else tensor for name, tensor in inputs.items()}
+    turned = _of_steps(inputs, _turned)
     order = [turned[name] for name in _SCAN_INPUTS]
     return mamba_selective_scan(*order, delta_softplus=True).transpose(1, 2)
 
@@ -233,8 +240,7 @@ def _mamba_ssm_scan(**inputs: Tensor) -> Tensor:
     """Runs mamba-ssm's kernel, whose layout is batch, channel, time; see `_calls`."""
     from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 
-    turned = {name: tensor.transpose(1, 2) if tensor.dim() == 3 else tensor for name, tensor in inputs.items()}
-    return selective_scan_fn(**turned, delta_softplus=True).transpose(1, 2)
+    return selective_scan_fn(**_of_steps(inputs, _turned), delta_softplus=True).transpose(1, 2)
 
 
 def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -265,13 +271,9 @@ def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, f
 def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str, str], Callable[[], object]]:
     """Returns the timed calls by side and task; mamba-ssm's inputs lie in memory as it takes them, so
     that it copies nothing."""
-    turned = {
-        name: tensor.transpose(1, 2).contiguous().transpose(1, 2) if tensor.dim() == 3 else tensor
-        for name, tensor in inputs.items()
-        if "mamba-ssm" in sides
-    }
+    as_taken = _of_steps(inputs, lambda x: _turned(_turned(x).contiguous())) if "mamba-ssm" in sides else {}
     return {
-        (side, task): task_of(function, turned if side == "mamba-ssm" else inputs, task)
+        (side, task): task_of(function, as_taken if side == "mamba-ssm" else inputs, task)
         for side, function in sides.items()
         for task in TASKS
     }

@@ -281,9 +281,7 @@ class Bench:
         if error.status != "failed" and kind not in self.given_up:
             self.given_up[kind] = CellError(error.status, f"{error.reason} at {cell.length:,} tokens", seconds)
         self.samples[side] = []
-        numbers: Any = dict.fromkeys(
-            ("median_ms", "fastest_ms", "slowest_ms", "samples", "low_ms", "high_ms", "anchor_ms", "anchor_samples")
-        )
+        numbers: Any = dict.fromkeys((*Bounded.__dataclass_fields__, "anchor_ms", "anchor_samples"))
         at_least = None if seconds is None else 1000 * seconds
         self.rows[side] = replace(row, status=error.status, reason=error.reason, at_least_ms=at_least, **numbers)
 

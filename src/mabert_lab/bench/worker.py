@@ -14,7 +14,7 @@ import torch
 from transformers.utils import logging
 
 from mabert.machine.memory import is_out_of_memory
-from mabert.machine.processes import LARGEST_KEPT, context
+from mabert.machine.processes import LARGEST_KEPT, context, described
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
 from mabert_lab.bench.profiles import Cell
@@ -160,7 +160,7 @@ def serve(pipe: Connection, name: str) -> None:
         try:
             answer = ("ok", getattr(answers, question)(*arguments))
         except Exception as error:
-            answer = (status_of(error), in_a_line(error))
+            answer = (status_of(error), described(error)[:200])
             with contextlib.suppress(Exception):
                 answers.release()
         try:
@@ -169,11 +169,6 @@ def serve(pipe: Connection, name: str) -> None:
             return
         if answer[0] == "failed" and gpu_is_lost():
             return  # the next question starts a process that has a GPU
-
-
-def in_a_line(error: Exception) -> str:
-    """Formats an error in one line of at most 200 characters."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
 
 
 def status_of(error: Exception) -> str:

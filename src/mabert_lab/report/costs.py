@@ -486,22 +486,17 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
         return None
     measured = rows.dropna(subset="value")
     figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-    axes, handles = figure.subplots(), list[Line2D]()
+    axes, lines = figure.subplots(), []
     for model in measured.index.unique("model"):
-        own = measured.loc[model]
-        handles += axes.plot(own["length"], 1e3 * own["length"] / own["value"], label=NAMES[model], **_strokes(model))
+        lengths = measured.loc[model, "length"]
+        speeds = 1e3 * lengths / measured.loc[model, "value"]
+        (line,) = axes.plot(lengths, speeds, label=NAMES[model], **_strokes(model))
+        lines.append((lengths.iloc[-1], speeds.iloc[-1], line))
     axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens a second")
     _over_lengths(axes, sorted(measured["length"].unique()))
     # Labels beside the lines, with the fastest at the longest input on top.
-    last = (
-        measured.groupby(level="model", sort=False)
-        .tail(1)
-        .reset_index(drop=True)
-        .sort_values(["length", "value"], ascending=[True, False])
-    )
-    order = list(measured.index.unique("model"))
-    handles = [handles[order.index(model)] for model in reversed(last["model"].tolist())]
+    handles = [line for *_, line in sorted(lines, key=lambda each: each[:2], reverse=True)]
     figure.legend(handles=handles, loc="outside right center", frameon=False)
     return svg(figure)
 

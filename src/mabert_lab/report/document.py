@@ -4,7 +4,6 @@ Tables are data frames of text with a title and notes in their attributes. Pages
 own HTML template, which extends the page's.
 """
 
-import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -333,11 +332,8 @@ def losses_chart(tables: Sequence[Path]) -> str:
     Args:
         tables: The trainings' logs in CSV, with the columns `step` and `loss`.
     """
-    lines = {}
-    for table in tables:
-        with table.open(encoding="utf-8", newline="") as rows:
-            logged = [row for row in csv.DictReader(rows) if row["loss"]]
-        lines[table.stem] = [int(row["step"]) for row in logged], [float(row["loss"]) for row in logged]
+    logged = {table.stem: pd.read_csv(table).dropna(subset="loss") for table in tables}
+    lines = {name: (rows["step"], rows["loss"]) for name, rows in logged.items()}
     return line_chart(lines, "step", "training loss")
 
 

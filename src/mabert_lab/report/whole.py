@@ -331,10 +331,7 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
 
     decided = verdicts.isin([HOLDS, FAILS, DEPENDS]).any(axis=1)
     still_open = ~decided & verdicts.eq(OPEN).any(axis=1)
-    left: dict[str, Callable[[pd.DataFrame, str], str]] = {
-        "where": lambda own, _: _where(own),
-        "it would take": lambda own, _: _needs(own),
-    }
+    left = {"where": _where, "it would take": _needs}
     rows = pd.concat([found.judged.assign(folder=found.folder) for found in every])
     costs = [row.place for row in rows.itertuples() if row.claim.kind == "costs" and row.verdict in (HOLDS, FAILS)]
     devices = {", cpu": "processors", ", cuda": "GPUs"}
@@ -379,7 +376,7 @@ def _verdict(own: pd.DataFrame, verdict: str) -> str:
 def _told(own: pd.DataFrame, verdict: str) -> str:
     """Describes the numbers at a claim's places, by verdict if these differ, and how many places tell nothing."""
     if verdict in (OPEN, UNMEASURED):  # another folder decides it
-        return _where(own) if verdict == OPEN else ""
+        return _where(own, verdict) if verdict == OPEN else ""
     parts = []
     if own["group"].all():
         found = [(each, own[own["verdict"] == each]) for each in (HOLDS, FAILS, OPEN)]
@@ -400,7 +397,7 @@ def _marked(row: Any) -> str:
     return f"{row.short}; {row.mark}" if row.mark else row.short
 
 
-def _where(own: pd.DataFrame) -> str:
+def _where(own: pd.DataFrame, verdict: str) -> str:
     """Names a claim's places; of costs with their numbers, which no other table sums up."""
     named = (
         f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else row.short
@@ -428,7 +425,7 @@ def _some(words: Sequence[str]) -> str:
     return "; ".join([*words[:_SHOWN], *([f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else [])])
 
 
-def _needs(own: pd.DataFrame) -> str:
+def _needs(own: pd.DataFrame, verdict: str) -> str:
     """Says what a decision on a claim would need at any of its places."""
     return "; ".join(dict.fromkeys(chain.from_iterable(own["takes"])))
 

@@ -105,11 +105,11 @@ class Conversions:
         content: dict[str, Any] = {"format": FORMAT, "kind": "conversion", **self.about, "recipe": asdict(recipe)}
         content["recipe"]["precision"] = resolve_precision(recipe.precision)
         content["recipe"]["model"] = without(config.to_dict(), (*UNLEARNT, "layer_pattern", "layer_types"))
-        learns = set(recipe.pattern) != {"T"}
+        learns, teacher = set(recipe.pattern) != {"T"}, str(self.asked.teacher)
         if learns:
             content |= {"tokens": TOKENS, "text": self.text}
         order = {
-            "teacher": located(str(self.asked.teacher)),
+            "teacher": absolute(teacher) if Path(teacher).exists() else teacher,
             "texts": [absolute(text) for text in self.asked.texts],
             "text_column": self.asked.text_column,
             "recipe": asdict(recipe),
@@ -127,11 +127,6 @@ class Conversions:
 def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]]:
     """Returns what identifies each text, by its own files: a conversion takes equally many tokens of each."""
     return [identities(parse_sources(text, text_column)) for text in texts]
-
-
-def located(teacher: str) -> str:
-    """Returns the absolute path of a teacher's folder; names stay unchanged."""
-    return absolute(teacher) if Path(teacher).exists() else teacher
 
 
 def keep(known: Teacher, recipe: ConversionRecipe, folder: Path, resume: bool) -> None:

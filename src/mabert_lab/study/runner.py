@@ -16,7 +16,7 @@ from filelock import Timeout
 from mabert.machine.processes import context, ended_as_interrupted
 from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.plan import Plan, cells_of
-from mabert_lab.study.work import BUSY, STOPPED, leave_no_checkpoints, record_failure, serve
+from mabert_lab.study.work import BUSY, STOPPED, record_failure, remove_checkpoints, serve
 
 State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
 
@@ -79,7 +79,7 @@ class Runner:
         for cell, files in cells_of(self.plan, self.root):
             self.failed_before[cell.name] = files.failure_mark()
             if files.done(cell):
-                leave_no_checkpoints(files)  # a kill may have prevented it before
+                remove_checkpoints(files)  # a kill may have prevented it before
         with ended_as_interrupted():
             while (name := self.next()) is not None:
                 if self.states[name].state == "elsewhere":
@@ -115,7 +115,7 @@ class Runner:
             failed_here = status.reason if status.state in ("failed", "elsewhere") else None
             if files.done(cell):
                 status.state, status.reason = "done", None
-            elif locked(files):  # another runner may retry what failed here; this one does not
+            elif is_running(files):  # another runner may retry what failed here; this one does not
                 status.state, status.reason = "elsewhere", failed_here
             elif cell.needs is not None and self.states[cell.needs].state in ("failed", "blocked"):
                 start = self.plan.cells[cell.needs].title
@@ -173,7 +173,7 @@ class Runner:
             status.state, status.reason = "failed", self.why_failed(files) or log
 
 
-def locked(files: CellFiles) -> bool:
+def is_running(files: CellFiles) -> bool:
     """Checks whether a process runs the cell."""
     if not files.lock.exists():
         return False

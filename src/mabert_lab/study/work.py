@@ -25,7 +25,7 @@ from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_text
-from mabert.machine.processes import interrupting_once, keep_freed_memory
+from mabert.machine.processes import described, interrupting_once, keep_freed_memory
 from mabert.schema.check import check
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
@@ -59,7 +59,7 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
     recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
     pretrain(recipe, files.run, resume=begun, trusted=True)
-    leave_no_checkpoints(files)
+    remove_checkpoints(files)
 
 
 def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
@@ -76,7 +76,7 @@ def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
     convert(order["teacher"], texts, files.run, resume=begun, text_column=text_column, **order["recipe"])
 
 
-def leave_no_checkpoints(files: CellFiles) -> None:
+def remove_checkpoints(files: CellFiles) -> None:
     """Removes the checkpoints of a finished pretraining, which has a model and nothing to resume."""
     for checkpoint in files.run.glob("checkpoint-*"):
         shutil.rmtree(checkpoint, ignore_errors=True)
@@ -128,7 +128,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
     except Timeout:
         sys.exit(BUSY)
     except OSError as error:
-        record_failure(files, reason_of(error))
+        record_failure(files, described(error))
         sys.exit(1)
     code = attempt(files, seeds)
     lock.release()
@@ -152,14 +152,9 @@ def attempt(files: CellFiles, seeds: Sequence[int]) -> int:
         return STOPPED
     except Exception as error:
         traceback.print_exc()
-        record_failure(files, reason_of(error))
+        record_failure(files, described(error))
         return 1
     return 0
-
-
-def reason_of(error: Exception) -> str:
-    """Formats an error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def record_failure(files: CellFiles, reason: str) -> None:

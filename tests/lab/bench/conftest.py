@@ -2,8 +2,9 @@
 
 import pytest
 
+from mabert.machine.processes import described
 from mabert_lab.bench import lengths, models, worker
-from mabert_lab.bench.worker import Answers, CellError, Worker, in_a_line, status_of
+from mabert_lab.bench.worker import Answers, CellError, Worker, status_of
 
 
 class Local(Worker):
@@ -17,7 +18,7 @@ class Local(Worker):
         try:
             return getattr(self.answers, question)(*arguments)
         except Exception as error:
-            raise CellError(status_of(error), in_a_line(error)) from error
+            raise CellError(status_of(error), described(error)[:200]) from error
 
     def release(self):
         self.answers.task = None

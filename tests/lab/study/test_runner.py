@@ -24,7 +24,7 @@ from mabert_lab.study import work
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.plan import FORMAT
 from mabert_lab.study.results import gathered, pretrained, results_file, write_results
-from mabert_lab.study.runner import Runner, locked
+from mabert_lab.study.runner import Runner, is_running
 from mabert_lab.study.work import BUSY, STOPPED, serve
 from tests.lab.study.helpers import FINETUNE, begun, changed, ended, planned, serve_until, world, written
 from tests.patience import HANG
@@ -377,7 +377,7 @@ def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goe
     first.communicate(timeout=HANG)
     assert first.returncode == code
     (cell,) = (path.name for path in root.glob("cells/*") if path.is_dir())
-    waits_for(lambda: not locked(CellFiles(root, cell)))
+    waits_for(lambda: not is_running(CellFiles(root, cell)))
     saved = max(steps_saved(root))
     assert saved % 200 != 0, "a checkpoint at the step it was stopped at"
     assert not list(root.glob("cells/*/result.json"))
