@@ -8,9 +8,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from mabert.ops.cpu.simd import HAS_AMX, LANES
+from mabert.ops.cpu.simd import HAS_AMX, LANES, instruction
 from mabert.ops.cpu.tile import TILE_COLUMNS
 
 AMX_ROWS = 32
@@ -55,75 +54,59 @@ def _call(builder: Any, name: str, *args: Any) -> None:
     builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), args)
 
 
-@intrinsic
-def begin_tiles(typingctx: Any) -> Any:
+@instruction(types.void())
+def begin_tiles(builder: Any) -> None:
     """Configures this thread's tiles, before its first `tile_product_amx`; only if `may_use_amx` is true."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        shapes = cgutils.global_constant(builder, "amx_shapes", cgutils.make_bytearray(_shapes()))
-        _call(builder, "ldtilecfg", builder.bitcast(shapes, ir.PointerType()))
-        return context.get_dummy_value()
-
-    return types.void(), emit
+    shapes = cgutils.global_constant(builder, "amx_shapes", cgutils.make_bytearray(_shapes()))
+    _call(builder, "ldtilecfg", builder.bitcast(shapes, ir.PointerType()))
 
 
-@intrinsic
-def end_tiles(typingctx: Any) -> Any:
+@instruction(types.void())
+def end_tiles(builder: Any) -> None:
     """Releases the tiles, so that the system need not save them with the thread."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _call(builder, "tilerelease")
-        return context.get_dummy_value()
-
-    return types.void(), emit
+    _call(builder, "tilerelease")
 
 
-@intrinsic
+@instruction(types.void(*[types.int64] * 6, types.boolean))
 def tile_product_amx(
-    typingctx: Any, left: Any, left_step: Any, panel: Any, depth: Any, result: Any, result_row: Any, keep: Any
-) -> Any:
+    builder: Any, left: Any, left_step: Any, panel: Any, depth: Any, result: Any, result_row: Any, keep: Any
+) -> None:
     """Multiplys like `tile_product_bf16`, for ``AMX_ROWS`` rows and a depth that is a multiple of ``AMX_DEPTH``.
 
     The left matrix holds ``AMX_DEPTH`` words of all rows, row by row, and ``left_step`` bytes further the next
     ``AMX_DEPTH``: the processor reads tiles fastest if their rows are one cache line each, without gaps.
     """
+    sides = [(row, column) for row in range(2) for column in range(2)]
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        left, left_step, panel, depth, result, result_row, keep = args
-        sides = [(row, column) for row in range(2) for column in range(2)]
+    def tile(number: int) -> Any:
+        return ir.Constant(_BYTE, number)
 
-        def tile(number: int) -> Any:
-            return ir.Constant(_BYTE, number)
+    def access(name: str, number: int, address: Any, stride: Any) -> None:
+        _call(builder, name, tile(number), builder.inttoptr(address, ir.PointerType()), stride)
 
-        def access(name: str, number: int, address: Any, stride: Any) -> None:
-            _call(builder, name, tile(number), builder.inttoptr(address, ir.PointerType()), stride)
+    def shifted(base: Any, stride: Any, rows: int, more: int) -> Any:
+        below = builder.mul(stride, ir.Constant(_ADDRESS, rows))
+        return builder.add(base, builder.add(below, ir.Constant(_ADDRESS, more)))
 
-        def shifted(base: Any, stride: Any, rows: int, more: int) -> Any:
-            below = builder.mul(stride, ir.Constant(_ADDRESS, rows))
-            return builder.add(base, builder.add(below, ir.Constant(_ADDRESS, more)))
-
-        places = [shifted(result, result_row, _SIDE * row, 4 * LANES * column) for row, column in sides]
-        left_row, panel_row = (ir.Constant(_ADDRESS, 4 * words) for words in (AMX_DEPTH, TILE_COLUMNS))
-        with builder.if_else(builder.icmp_signed("!=", keep, ir.Constant(keep.type, 0))) as (then, otherwise):
-            with then:
-                for number, place in enumerate(places):
-                    access("tileloadd64", number, place, result_row)
-            with otherwise:
-                for number in range(4):
-                    _call(builder, "tilezero", tile(number))
-        blocks = builder.udiv(depth, ir.Constant(_ADDRESS, AMX_DEPTH))
-        with cgutils.for_range(builder, blocks, intp=_ADDRESS) as loop:
-            along = builder.mul(loop.index, left_step)
-            down = builder.mul(loop.index, ir.Constant(_ADDRESS, 4 * TILE_COLUMNS * AMX_DEPTH))
-            for side in range(2):
-                of_left = shifted(builder.add(left, along), left_row, _SIDE * side, 0)
-                access("tileloadd64", 4 + side, of_left, left_row)
-                of_panel = shifted(builder.add(panel, down), panel_row, 0, 4 * LANES * side)
-                access("tileloadd64", 6 + side, of_panel, panel_row)
-            for number, (row, column) in enumerate(sides):
-                _call(builder, "tdpbf16ps", tile(number), tile(4 + row), tile(6 + column))
-        for number, place in enumerate(places):
-            access("tilestored64", number, place, result_row)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 6, types.boolean), emit
+    places = [shifted(result, result_row, _SIDE * row, 4 * LANES * column) for row, column in sides]
+    left_row, panel_row = (ir.Constant(_ADDRESS, 4 * words) for words in (AMX_DEPTH, TILE_COLUMNS))
+    with builder.if_else(builder.icmp_signed("!=", keep, ir.Constant(keep.type, 0))) as (then, otherwise):
+        with then:
+            for number, place in enumerate(places):
+                access("tileloadd64", number, place, result_row)
+        with otherwise:
+            for number in range(4):
+                _call(builder, "tilezero", tile(number))
+    blocks = builder.udiv(depth, ir.Constant(_ADDRESS, AMX_DEPTH))
+    with cgutils.for_range(builder, blocks, intp=_ADDRESS) as loop:
+        along = builder.mul(loop.index, left_step)
+        down = builder.mul(loop.index, ir.Constant(_ADDRESS, 4 * TILE_COLUMNS * AMX_DEPTH))
+        for side in range(2):
+            of_left = shifted(builder.add(left, along), left_row, _SIDE * side, 0)
+            access("tileloadd64", 4 + side, of_left, left_row)
+            of_panel = shifted(builder.add(panel, down), panel_row, 0, 4 * LANES * side)
+            access("tileloadd64", 6 + side, of_panel, panel_row)
+        for number, (row, column) in enumerate(sides):
+            _call(builder, "tdpbf16ps", tile(number), tile(4 + row), tile(6 + column))
+    for number, place in enumerate(places):
+        access("tilestored64", number, place, result_row)

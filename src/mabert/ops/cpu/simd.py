@@ -9,6 +9,7 @@ Products and sums may be contracted to fused multiply-adds; nothing else is rela
 
 import operator
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from llvmlite import ir
@@ -97,6 +98,30 @@ _register_operator(operator.mul, "fmul")
 _register_operator(operator.truediv, "fdiv")
 
 
+def instruction(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Makes a function of kernels from one that emits its instructions.
+
+    Args:
+        signature: Numba's types of the result and the arguments.
+
+    Returns:
+        A decorator of a function that takes LLVM's builder and the arguments' values, and returns the result's value.
+    """
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        def generate(context: Any, builder: Any, _: Any, args: Any) -> Any:
+            result = emit(builder, *args)
+            return context.get_dummy_value() if signature.return_type == types.void else result
+
+        @wraps(emit)  # numba reads the names of the arguments, after the first
+        def typed(context: Any, *given: Any) -> Any:
+            return signature, generate
+
+        return intrinsic(typed)
+
+    return decorate
+
+
 def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
@@ -128,223 +153,163 @@ def _narrow_at_once(builder: Any, floats: Any) -> Any:
     return builder.bitcast(builder.call(function, [floats]), _HALVES)
 
 
-def _loader(numba_type: Any, floats: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
-    def load_(typingctx: Any, address: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            if bf16:
-                return _widen(builder, builder.load(_pointer(builder, args[0], halves), align=2), ints, floats)
-            return builder.load(_pointer(builder, args[0], floats), align=4)
-
-        return numba_type(types.int64), emit
+def _loader(numba_type: Any, floats: Any, ints: Any, halves: Any, bf16: bool) -> Any:
+    @instruction(numba_type(types.int64))
+    def load_(builder: Any, address: Any) -> Any:
+        if bf16:
+            return _widen(builder, builder.load(_pointer(builder, address, halves), align=2), ints, floats)
+        return builder.load(_pointer(builder, address, floats), align=4)
 
     return load_
 
 
-def _storer(numba_type: Any, ints: Any, halves: Any, bf16: bool) -> Callable:
-    def store_(typingctx: Any, address: Any, value: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            address, value = args
-            if bf16 and ints is _INTS and HAS_BF16:
-                value = _narrow_at_once(builder, value)
-            elif bf16:
-                value = _narrow(builder, value, ints, halves)
-            builder.store(value, _pointer(builder, address, value.type), align=2 if bf16 else 4)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, numba_type), emit
+def _storer(numba_type: Any, ints: Any, halves: Any, bf16: bool) -> Any:
+    @instruction(types.void(types.int64, numba_type))
+    def store_(builder: Any, address: Any, value: Any) -> None:
+        if bf16 and ints is _INTS and HAS_BF16:
+            value = _narrow_at_once(builder, value)
+        elif bf16:
+            value = _narrow(builder, value, ints, halves)
+        builder.store(value, _pointer(builder, address, value.type), align=2 if bf16 else 4)
 
     return store_
 
 
-@intrinsic
-def interleave(typingctx: Any, first: Any, second: Any, target: Any) -> Any:
+@instruction(types.void(*[types.int64] * 3))
+def interleave(builder: Any, first: Any, second: Any, target: Any) -> None:
     """Writes ``2 * LANES`` halves from two addresses as words: the first gives the lower half, the second the upper."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.VectorType(_INT16, 2 * LANES)
-        halves = [builder.load(_pointer(builder, address, kind), align=2) for address in args[:2]]
-        for part in range(2):
-            lanes = [part * LANES + i // 2 + 2 * LANES * (i % 2) for i in range(2 * LANES)]
-            words = builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_INT32, 2 * LANES), lanes))
-            place = builder.add(args[2], ir.Constant(ir.IntType(64), part * 4 * LANES))
-            builder.store(words, _pointer(builder, place, kind), align=4)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 3), emit
+    kind = ir.VectorType(_INT16, 2 * LANES)
+    halves = [builder.load(_pointer(builder, address, kind), align=2) for address in (first, second)]
+    for part in range(2):
+        lanes = [part * LANES + i // 2 + 2 * LANES * (i % 2) for i in range(2 * LANES)]
+        words = builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_INT32, 2 * LANES), lanes))
+        place = builder.add(target, ir.Constant(ir.IntType(64), part * 4 * LANES))
+        builder.store(words, _pointer(builder, place, kind), align=4)
 
 
-@intrinsic
-def transpose(typingctx: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
+@instruction(types.void(*[types.int64] * 4))
+def transpose(builder: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> None:
     """Transposes a square of ``LANES`` by ``LANES`` words; row strides are in bytes."""
 
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, source_row, target, target_row = args
+    def row(base: Any, distance: Any, number: int) -> Any:
+        place = builder.add(base, builder.mul(distance, ir.Constant(ir.IntType(64), number)))
+        return _pointer(builder, place, _INTS)
 
-        def row(base: Any, distance: Any, number: int) -> Any:
-            place = builder.add(base, builder.mul(distance, ir.Constant(ir.IntType(64), number)))
-            return _pointer(builder, place, _INTS)
-
-        rows = [builder.load(row(source, source_row, number), align=2) for number in range(LANES)]
-        apart = LANES // 2
-        while apart:  # within each square of twice this side, exchange the two sub-squares off the diagonal
-            upper = [i if not i & apart else i - apart + LANES for i in range(LANES)]
-            lower = [i + apart if not i & apart else i + LANES for i in range(LANES)]
-            for i in range(LANES):
-                if not i & apart:
-                    pair = rows[i], rows[i + apart]
-                    rows[i], rows[i + apart] = (
-                        builder.shuffle_vector(*pair, ir.Constant(_INTS, lanes)) for lanes in (upper, lower)
-                    )
-            apart //= 2
-        for number, words in enumerate(rows):
-            builder.store(words, row(target, target_row, number), align=4)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), emit
+    rows = [builder.load(row(source, source_row, number), align=2) for number in range(LANES)]
+    apart = LANES // 2
+    while apart:  # within each square of twice this side, exchange the two sub-squares off the diagonal
+        upper = [i if not i & apart else i - apart + LANES for i in range(LANES)]
+        lower = [i + apart if not i & apart else i + LANES for i in range(LANES)]
+        for i in range(LANES):
+            if not i & apart:
+                pair = rows[i], rows[i + apart]
+                rows[i], rows[i + apart] = (
+                    builder.shuffle_vector(*pair, ir.Constant(_INTS, lanes)) for lanes in (upper, lower)
+                )
+        apart //= 2
+    for number, words in enumerate(rows):
+        builder.store(words, row(target, target_row, number), align=4)
 
 
-@intrinsic
-def store_pairs(typingctx: Any, address: Any, low: Any, high: Any) -> Any:
+@instruction(types.void(types.int64, vector, vector))
+def store_pairs(builder: Any, address: Any, low: Any, high: Any) -> None:
     """Writes two vectors as bfloat16, interleaved by lane: ``low`` is the lower half of each 32-bit word.
 
     Requires AVX-512 BF16.
     """
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, low, high = args
-        halves = ir.VectorType(_INT16, 2 * LANES)
-        kind = ir.FunctionType(ir.VectorType(BFloatType(), 2 * LANES), [_VECTOR, _VECTOR])
-        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        both = builder.bitcast(builder.call(function, [high, low]), halves)
-        lanes = [i // 2 + LANES * (i % 2) for i in range(2 * LANES)]
-        pairs = builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(_INT32, 2 * LANES), lanes))
-        builder.store(pairs, _pointer(builder, address, halves), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, vector, vector), emit
+    halves = ir.VectorType(_INT16, 2 * LANES)
+    kind = ir.FunctionType(ir.VectorType(BFloatType(), 2 * LANES), [_VECTOR, _VECTOR])
+    name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    both = builder.bitcast(builder.call(function, [high, low]), halves)
+    lanes = [i // 2 + LANES * (i % 2) for i in range(2 * LANES)]
+    pairs = builder.shuffle_vector(both, both, ir.Constant(ir.VectorType(_INT32, 2 * LANES), lanes))
+    builder.store(pairs, _pointer(builder, address, halves), align=4)
 
 
-load = intrinsic(_loader(vector, _VECTOR, _INTS, _HALVES, bf16=False))
-load_bf16 = intrinsic(_loader(vector, _VECTOR, _INTS, _HALVES, bf16=True))
-store = intrinsic(_storer(vector, _INTS, _HALVES, bf16=False))
-store_bf16 = intrinsic(_storer(vector, _INTS, _HALVES, bf16=True))
-load_one = intrinsic(_loader(types.float32, _FLOAT, _INT32, _INT16, bf16=False))
-load_one_bf16 = intrinsic(_loader(types.float32, _FLOAT, _INT32, _INT16, bf16=True))
-store_one = intrinsic(_storer(types.float32, _INT32, _INT16, bf16=False))
-store_one_bf16 = intrinsic(_storer(types.float32, _INT32, _INT16, bf16=True))
+load = _loader(vector, _VECTOR, _INTS, _HALVES, bf16=False)
+load_bf16 = _loader(vector, _VECTOR, _INTS, _HALVES, bf16=True)
+store = _storer(vector, _INTS, _HALVES, bf16=False)
+store_bf16 = _storer(vector, _INTS, _HALVES, bf16=True)
+load_one = _loader(types.float32, _FLOAT, _INT32, _INT16, bf16=False)
+load_one_bf16 = _loader(types.float32, _FLOAT, _INT32, _INT16, bf16=True)
+store_one = _storer(types.float32, _INT32, _INT16, bf16=False)
+store_one_bf16 = _storer(types.float32, _INT32, _INT16, bf16=True)
 
 
-def _integer_loader(bits: int) -> Callable:
-    def load_(typingctx: Any, address: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            value = builder.load(_pointer(builder, args[0], ir.IntType(bits)), align=min(bits // 8, 2))
-            return builder.zext(value, ir.IntType(64))
-
-        return types.int64(types.int64), emit
+def _integer_loader(bits: int) -> Any:
+    @instruction(types.int64(types.int64))
+    def load_(builder: Any, address: Any) -> Any:
+        value = builder.load(_pointer(builder, address, ir.IntType(bits)), align=min(bits // 8, 2))
+        return builder.zext(value, ir.IntType(64))
 
     return load_
 
 
 # Each reads an unsigned number of 8, 16 or 32 bits.
-load_byte = intrinsic(_integer_loader(8))
-load_half = intrinsic(_integer_loader(16))
-load_word = intrinsic(_integer_loader(32))  # aligned as bfloat16, since a word may be two of them
+load_byte = _integer_loader(8)
+load_half = _integer_loader(16)
+load_word = _integer_loader(32)  # aligned as bfloat16, since a word may be two of them
 
 
-@intrinsic
-def store_word(typingctx: Any, address: Any, value: Any) -> Any:
+@instruction(types.void(types.int64, types.int64))
+def store_word(builder: Any, address: Any, value: Any) -> None:
     """Writes the lower 32 bits of a number."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(builder.trunc(args[1], _INT32), _pointer(builder, args[0], _INT32), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), emit
+    builder.store(builder.trunc(value, _INT32), _pointer(builder, address, _INT32), align=4)
 
 
-@intrinsic
-def store_bytes(typingctx: Any, address: Any, shifted: Any) -> Any:
+@instruction(types.void(types.int64, vector))
+def store_bytes(builder: Any, address: Any, shifted: Any) -> None:
     """Writes the lowest 8 bits of the mantissa of each lane."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        octets = builder.trunc(builder.bitcast(args[1], _INTS), ir.VectorType(ir.IntType(8), LANES))
-        builder.store(octets, _pointer(builder, args[0], octets.type), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, vector), emit
+    octets = builder.trunc(builder.bitcast(shifted, _INTS), ir.VectorType(ir.IntType(8), LANES))
+    builder.store(octets, _pointer(builder, address, octets.type), align=1)
 
 
-@intrinsic
-def add_atomically(typingctx: Any, address: Any, value: Any) -> Any:
+@instruction(types.int64(types.int64, types.int64))
+def add_atomically(builder: Any, address: Any, value: Any) -> Any:
     """Adds to a 64-bit number shared by several threads; returns its old value."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", _pointer(builder, args[0], ir.IntType(64)), args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), emit
+    return builder.atomic_rmw("add", _pointer(builder, address, ir.IntType(64)), value, "seq_cst")
 
 
-@intrinsic
-def load_shared(typingctx: Any, address: Any) -> Any:
+@instruction(types.int64(types.int64))
+def load_shared(builder: Any, address: Any) -> Any:
     """Reads a 64-bit number that other threads write, and sees everything they wrote before it (acquire)."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], ir.IntType(64)), "acquire", 8)
-
-    return types.int64(types.int64), emit
+    return builder.load_atomic(_pointer(builder, address, ir.IntType(64)), "acquire", 8)
 
 
-def _prefetcher(writing: int) -> Callable:
-    def prefetch_(typingctx: Any, address: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), _INT32, _INT32, _INT32])
-            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-            options = [ir.Constant(_INT32, value) for value in (writing, 2, 1)]  # into the second level, data
-            builder.call(function, [builder.inttoptr(args[0], ir.PointerType()), *options])
-            return context.get_dummy_value()
-
-        return types.void(types.int64), emit
+def _prefetcher(writing: int) -> Any:
+    @instruction(types.void(types.int64))
+    def prefetch_(builder: Any, address: Any) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), _INT32, _INT32, _INT32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        options = [ir.Constant(_INT32, value) for value in (writing, 2, 1)]  # into the second level, data
+        builder.call(function, [builder.inttoptr(address, ir.PointerType()), *options])
 
     return prefetch_
 
 
 # Prefetch the cache line at an address, to read or to write it; the address need not be accessible.
-prefetch = intrinsic(_prefetcher(writing=0))
-prefetch_to_write = intrinsic(_prefetcher(writing=1))
+prefetch = _prefetcher(writing=0)
+prefetch_to_write = _prefetcher(writing=1)
 
 
-@intrinsic
-def splat(typingctx: Any, value: Any) -> Any:
+@instruction(vector(types.float32))
+def splat(builder: Any, value: Any) -> Any:
     """Repeats one number in all lanes."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(_INT32, 0))
-        return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _all(_INTS, 0))
-
-    return vector(types.float32), emit
+    single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.Constant(_INT32, 0))
+    return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _all(_INTS, 0))
 
 
-@intrinsic
-def total(typingctx: Any, value: Any) -> Any:
+@instruction(types.float32(vector))
+def total(builder: Any, value: Any) -> Any:
     """Adds up all lanes in a fixed order, halves onto halves."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _fold(builder, args[0], builder.fadd)
-
-    return types.float32(vector), emit
+    return _fold(builder, value, builder.fadd)
 
 
-@intrinsic
-def largest(typingctx: Any, value: Any) -> Any:
+@instruction(types.float32(vector))
+def largest(builder: Any, value: Any) -> Any:
     """Finds the largest of all lanes; a NaN among numbers may be ignored."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _fold(
-            builder, args[0], lambda low, high: builder.select(builder.fcmp_ordered(">", low, high), low, high)
-        )
-
-    return types.float32(vector), emit
+    return _fold(builder, value, lambda low, high: builder.select(builder.fcmp_ordered(">", low, high), low, high))
 
 
 def _fold(builder: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
@@ -362,36 +327,25 @@ def _fold(builder: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
     return builder.extract_element(value, ir.Constant(_INT32, 0))
 
 
-def _chooser(comparison: str) -> Callable:
-    def choose(typingctx: Any, value: Any, limit: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.select(builder.fcmp_ordered(comparison, *args), args[1], args[0])
-
-        return vector(vector, vector), emit
+def _chooser(comparison: str) -> Any:
+    @instruction(vector(vector, vector))
+    def choose(builder: Any, value: Any, limit: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(comparison, value, limit), limit, value)
 
     return choose
 
 
-at_least = intrinsic(_chooser("<"))
-at_most = intrinsic(_chooser(">"))
+at_least = _chooser("<")
+at_most = _chooser(">")
 
 
-@intrinsic
-def magnitude(typingctx: Any, value: Any) -> Any:
+@instruction(vector(vector))
+def magnitude(builder: Any, value: Any) -> Any:
     """Drops the sign."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        bits = builder.and_(builder.bitcast(args[0], _INTS), _all(_INTS, 0x7FFFFFFF))
-        return builder.bitcast(bits, _VECTOR)
-
-    return vector(vector), emit
+    return builder.bitcast(builder.and_(builder.bitcast(value, _INTS), _all(_INTS, 0x7FFFFFFF)), _VECTOR)
 
 
-@intrinsic
-def power_of_two(typingctx: Any, shifted: Any) -> Any:
+@instruction(vector(vector))
+def power_of_two(builder: Any, shifted: Any) -> Any:
     """Reads the integer in the lowest bits of the mantissa as a biased exponent: 2**(integer - 127)."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(builder.shl(builder.bitcast(args[0], _INTS), _all(_INTS, 23)), _VECTOR)
-
-    return vector(vector), emit
+    return builder.bitcast(builder.shl(builder.bitcast(shifted, _INTS), _all(_INTS, 23)), _VECTOR)

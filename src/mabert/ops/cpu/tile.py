@@ -5,15 +5,13 @@ up in float32. The left matrix is stored row by row. The right one is packed in 
 the words of ``TILE_COLUMNS`` neighbouring columns.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from mabert.ops.cpu.simd import HAS_BF16, LANES, BFloatType
+from mabert.ops.cpu.simd import HAS_BF16, LANES, BFloatType, instruction
 
 TILE_ROWS = 12
 TILE_VECTORS = 2
@@ -56,60 +54,54 @@ def _halves(builder: Any, words: Any) -> list[Any]:
     return [builder.bitcast(half, _FLOATS) for half in (low, high)]
 
 
-def _tile_product(bf16: bool) -> Callable:
+def _tile_product(bf16: bool) -> Any:
+    @instruction(types.void(*[types.int64] * 6, types.boolean))
     def product(
-        typingctx: Any, left: Any, left_row: Any, panel: Any, depth: Any, result: Any, result_row: Any, keep: Any
-    ) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            left, left_row, panel, depth, result, result_row, keep = args
-            rows, vectors = range(TILE_ROWS), range(TILE_VECTORS)
-            starts = [builder.add(left, builder.mul(left_row, ir.Constant(_ADDRESS, r))) for r in rows]
-            places = [
-                _pointer(
-                    builder,
-                    result,
-                    builder.add(
-                        builder.mul(result_row, ir.Constant(_ADDRESS, r)), ir.Constant(_ADDRESS, 4 * LANES * v)
-                    ),
-                    _FLOATS,
+        builder: Any, left: Any, left_row: Any, panel: Any, depth: Any, result: Any, result_row: Any, keep: Any
+    ) -> None:
+        rows, vectors = range(TILE_ROWS), range(TILE_VECTORS)
+        starts = [builder.add(left, builder.mul(left_row, ir.Constant(_ADDRESS, r))) for r in rows]
+        places = [
+            _pointer(
+                builder,
+                result,
+                builder.add(builder.mul(result_row, ir.Constant(_ADDRESS, r)), ir.Constant(_ADDRESS, 4 * LANES * v)),
+                _FLOATS,
+            )
+            for r in rows
+            for v in vectors
+        ]
+        # Variables that LLVM turns into registers.
+        totals = [cgutils.alloca_once(builder, _FLOATS) for _ in places]
+        with builder.if_else(builder.icmp_signed("!=", keep, ir.Constant(keep.type, 0))) as (then, otherwise):
+            with then:
+                for total, place in zip(totals, places, strict=True):
+                    builder.store(builder.load(place, align=4), total)
+            with otherwise:
+                for total in totals:
+                    builder.store(ir.Constant(_FLOATS, [0.0] * LANES), total)
+        with cgutils.for_range(builder, depth, intp=_ADDRESS) as loop:
+            at = builder.mul(loop.index, ir.Constant(_ADDRESS, 4 * TILE_COLUMNS))
+            columns = [
+                builder.load(
+                    _pointer(builder, panel, builder.add(at, ir.Constant(_ADDRESS, 4 * LANES * v)), _WORDS), align=4
                 )
-                for r in rows
                 for v in vectors
             ]
-            # Variables that LLVM turns into registers.
-            totals = [cgutils.alloca_once(builder, _FLOATS) for _ in places]
-            with builder.if_else(builder.icmp_signed("!=", keep, ir.Constant(keep.type, 0))) as (then, otherwise):
-                with then:
-                    for total, place in zip(totals, places, strict=True):
-                        builder.store(builder.load(place, align=4), total)
-                with otherwise:
-                    for total in totals:
-                        builder.store(ir.Constant(_FLOATS, [0.0] * LANES), total)
-            with cgutils.for_range(builder, depth, intp=_ADDRESS) as loop:
-                at = builder.mul(loop.index, ir.Constant(_ADDRESS, 4 * TILE_COLUMNS))
-                columns = [
-                    builder.load(
-                        _pointer(builder, panel, builder.add(at, ir.Constant(_ADDRESS, 4 * LANES * v)), _WORDS), align=4
-                    )
-                    for v in vectors
-                ]
-                step = builder.mul(loop.index, ir.Constant(_ADDRESS, 4))
-                for r in rows:
-                    word = _splat_word(builder, builder.load(_pointer(builder, starts[r], step, _WORD), align=4))
-                    for v in vectors:
-                        total = totals[r * TILE_VECTORS + v]
-                        builder.store(_add_product(builder, builder.load(total), word, columns[v], bf16), total)
-            for total, place in zip(totals, places, strict=True):
-                builder.store(builder.load(total), place, align=4)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 6, types.boolean), emit
+            step = builder.mul(loop.index, ir.Constant(_ADDRESS, 4))
+            for r in rows:
+                word = _splat_word(builder, builder.load(_pointer(builder, starts[r], step, _WORD), align=4))
+                for v in vectors:
+                    total = totals[r * TILE_VECTORS + v]
+                    builder.store(_add_product(builder, builder.load(total), word, columns[v], bf16), total)
+        for total, place in zip(totals, places, strict=True):
+            builder.store(builder.load(total), place, align=4)
 
     return product
 
 
-tile_product = intrinsic(_tile_product(bf16=False))
-tile_product_bf16 = intrinsic(_tile_product(bf16=True))
+tile_product = _tile_product(bf16=False)
+tile_product_bf16 = _tile_product(bf16=True)
 """``(left, left_row, panel, depth, result, result_row, keep)``: a tile of ``TILE_ROWS`` by ``TILE_COLUMNS`` float32.
 
 ``left_row`` and ``result_row`` are the bytes from one row to the next, ``depth`` counts words, and ``keep`` adds to the
