@@ -82,18 +82,12 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         scored_positions: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """Predicts tokens.
+        """Predicts tokens. The inputs and `kwargs` are those of `MaBertModel.forward`.
 
         Args:
-            input_ids: See `MaBertModel.forward`, as for the four that follow.
-            attention_mask: Likewise.
-            token_type_ids: Likewise.
-            position_ids: Likewise.
-            inputs_embeds: Likewise.
             labels: int64 (batch, time), the true token at scored positions, -100 elsewhere.
             scored_positions: int64 (scored positions,), their places in the flattened labels, as `FlatteningCollator`
                 makes them; read only on a GPU, which would have to be waited for to find them.
-            kwargs: See `MaBertModel.forward`.
 
         Returns:
             `loss`, the mean cross-entropy over scored positions, and `logits` (batch, time, vocab_size); with
@@ -155,16 +149,10 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
-        """Classifies texts.
+        """Classifies texts. The inputs and `kwargs` are those of `MaBertModel.forward`.
 
         Args:
-            input_ids: See `MaBertModel.forward`, as for the four that follow.
-            attention_mask: Likewise.
-            token_type_ids: Likewise.
-            position_ids: Likewise.
-            inputs_embeds: Likewise.
             labels: (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several per text.
-            kwargs: See `MaBertModel.forward`.
 
         Returns:
             `loss` if labels are given, and `logits` ŷ (batch, labels); for a packed row, one row per sequence.
@@ -206,16 +194,10 @@ class MaBertForTokenClassification(MaBertPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
-        """Labels tokens.
+        """Labels tokens. The inputs and `kwargs` are those of `MaBertModel.forward`.
 
         Args:
-            input_ids: See `MaBertModel.forward`, as for the four that follow.
-            attention_mask: Likewise.
-            token_type_ids: Likewise.
-            position_ids: Likewise.
-            inputs_embeds: Likewise.
             labels: int64 (batch, time), -100 at positions that are not scored.
-            kwargs: See `MaBertModel.forward`.
 
         Returns:
             `loss` if labels are given, and `logits` (batch, time, labels).
@@ -255,17 +237,11 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         end_positions: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        """Scores spans.
+        """Scores spans. The inputs and `kwargs` are those of `MaBertModel.forward`.
 
         Args:
-            input_ids: See `MaBertModel.forward`, as for the four that follow.
-            attention_mask: Likewise.
-            token_type_ids: Likewise.
-            position_ids: Likewise.
-            inputs_embeds: Likewise.
             start_positions: int64 (batch,), the answer's first token; not scored if outside the row or at padding.
             end_positions: int64 (batch,), its last token.
-            kwargs: See `MaBertModel.forward`.
 
         Returns:
             `loss` if both positions are given, `start_logits` and `end_logits` (batch, time), the dtype's lowest number
