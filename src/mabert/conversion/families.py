@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from mabert.baselines.family import DROPOUTS
+
 KEPT = (
     "vocab_size",
     "hidden_size",
@@ -51,22 +53,17 @@ class TeacherFamily:
     skipped_positions: Callable[[Any], int] = lambda config: 0
 
 
+OF_BERT = ("intermediate_size", "hidden_act", "type_vocab_size", "layer_norm_eps", *DROPOUTS)
+"""Further fields that have the same name and meaning in MaBERT and every BERT."""
+
 POST_NORM = {"norm_position": "post", "final_norm": False}
 """Norms after the sub-layers, and none at the end."""
 
 
 def from_bert(config: PreTrainedConfig) -> dict[str, Any]:
     """BERT (Devlin et al. 2019): norms after the sub-layers, no last norm, learned positions."""
-    return POST_NORM | {
-        "embedding_size": getattr(config, "embedding_size", None),
-        "intermediate_size": config.intermediate_size,
-        "hidden_act": config.hidden_act,
-        "hidden_dropout_prob": config.hidden_dropout_prob,
-        "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
-        "classifier_dropout": getattr(config, "classifier_dropout", None),
-        "type_vocab_size": config.type_vocab_size,
-        "layer_norm_eps": config.layer_norm_eps,
-    }
+    some_lack = {name: getattr(config, name, None) for name in ("embedding_size", "classifier_dropout")}
+    return POST_NORM | {name: getattr(config, name) for name in OF_BERT} | some_lack
 
 
 def from_distilbert(config: Any) -> dict[str, Any]:
@@ -166,14 +163,16 @@ MODERNBERT_ENCODER: Names = {
     "final_norm": "norm",
 }
 
+
+def predictions(dense: str, norm: str, decoder: str) -> Names:
+    """Maps the three modules of a masked language model's head, by a teacher's names, to MaBERT's."""
+    return {dense: "predictions.transform.dense", norm: "predictions.transform.norm", decoder: "predictions.decoder"}
+
+
 ROBERTA = TeacherFamily(
     from_roberta,
     BERT_ENCODER,
-    {
-        "lm_head.dense": "predictions.transform.dense",
-        "lm_head.layer_norm": "predictions.transform.norm",
-        "lm_head.decoder": "predictions.decoder",
-    },
+    predictions("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
     {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"},
     skipped_positions=positions_before,
 )
@@ -182,21 +181,15 @@ TEACHERS: dict[str, TeacherFamily] = {
     "bert": TeacherFamily(
         from_bert,
         BERT_ENCODER,
-        {
-            "cls.predictions.transform.dense": "predictions.transform.dense",
-            "cls.predictions.transform.LayerNorm": "predictions.transform.norm",
-            "cls.predictions.decoder": "predictions.decoder",
-        },
+        predictions(
+            "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder"
+        ),
         {"bert.pooler.dense": "pooler.dense", "classifier": "classifier"},
     ),
     "distilbert": TeacherFamily(
         from_distilbert,
         DISTILBERT_ENCODER,
-        {
-            "vocab_transform": "predictions.transform.dense",
-            "vocab_layer_norm": "predictions.transform.norm",
-            "vocab_projector": "predictions.decoder",
-        },
+        predictions("vocab_transform", "vocab_layer_norm", "vocab_projector"),
         {"pre_classifier": "pooler.dense", "classifier": "classifier"},
         pooler_act=lambda config: "relu",
     ),
@@ -206,22 +199,14 @@ TEACHERS: dict[str, TeacherFamily] = {
     "electra": TeacherFamily(
         from_bert,
         {**BERT_ENCODER, "embeddings_project": "embeddings.projection"},
-        {
-            "generator_predictions.dense": "predictions.transform.dense",
-            "generator_predictions.LayerNorm": "predictions.transform.norm",
-            "generator_lm_head": "predictions.decoder",
-        },
+        predictions("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"),
         {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"},
         pooler_act=lambda config: "gelu",
     ),
     "modernbert": TeacherFamily(
         from_modernbert,
         MODERNBERT_ENCODER,
-        {
-            "head.dense": "predictions.transform.dense",
-            "head.norm": "predictions.transform.norm",
-            "decoder": "predictions.decoder",
-        },
+        predictions("head.dense", "head.norm", "decoder"),
         {"head.dense": "pooler.dense", "head.norm": "pooler.norm", "classifier": "classifier"},
         pooler_act=lambda config: config.classifier_activation,
     ),
