@@ -157,11 +157,11 @@ def scan_backward_op(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
     return _differentiate(reference_scan, grad, inputs, SCAN_FLOATS)
 
 
-def _fake_conv(u: Tensor, *_: Any) -> Tensor:
-    return u.new_empty(u.shape)
+def _like_first(first: Tensor, *_: Any) -> Tensor:
+    return first.new_empty(first.shape)
 
 
-@_define("depthwise_conv1d", f"({CONV}, str backend) -> Tensor", _fake_conv)
+@_define("depthwise_conv1d", f"({CONV}, str backend) -> Tensor", _like_first)
 def conv_op(*given: Any) -> Tensor:
     """Returns the convolution of ``u``, contiguous."""
     *inputs, backend = given
@@ -186,11 +186,7 @@ def conv_backward_op(grad: Tensor, *given: Any) -> list[Tensor]:
     return _differentiate(reference_conv, grad, inputs, CONV_FLOATS)
 
 
-def _fake_attention(query: Tensor, *_: Any) -> Tensor:
-    return query.new_empty(query.shape)
-
-
-@_define("softmax_attention", f"({ATTENTION}, str backend) -> Tensor", _fake_attention)
+@_define("softmax_attention", f"({ATTENTION}, str backend) -> Tensor", _like_first)
 def attention_op(*given: Any) -> Tensor:
     """Returns the attention's output, contiguous. It has no gradient."""
     *inputs, backend = given

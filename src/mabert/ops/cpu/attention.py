@@ -308,17 +308,9 @@ def _attention(call: int, *args: Any) -> None:
 _kernel = Kernel(_attention)
 
 
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    heads: int,
-    scale: float,
-    mask: Tensor | None,
-    cu_seqlens: Tensor | None,
-    window: int | None,
-) -> Tensor:
-    """Returns the attention's output, before its projection."""
+def attention(*inputs: Any) -> Tensor:
+    """Returns the attention's output, before its projection; takes the arguments of `mabert.ops.library.ATTENTION`."""
+    query, key, value, heads, scale, mask, cu_seqlens, window = inputs
     rows, time, width = query.shape
     size = width // heads
     out = query.new_empty(query.shape)
