@@ -310,6 +310,8 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
     """Yields a verdict for each study of the claim's question and each variant of its arms, over all budgets that the
     claim names, or for each budget if it names none. Differences of `exact` numbers count without a test."""
     rule = claim.rule
+    # Of how many comparisons the majority decides: two arms on each task, or one arm's average over each other's.
+    together = len(rule.get("tasks") or rule["second"]) if rule.get("most") else 1
     own = [study for study in studies if study.question in rule["asks"]]
     for study in own:
         title = f"{study.title}, " if len(own) > 1 else ""
@@ -319,7 +321,6 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
             continue
         for budgets, variant in _places(claim, study):
             gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
-            together = _together(claim)
             compared = _compared(study, gaps, exact, together - together // 2)
             if rule.get("form") == "trade":
                 compared = [_traded(*each) for each in zip(gaps, compared, strict=True)]
@@ -335,12 +336,6 @@ def _places(claim: Claim, study: Study) -> Iterator[tuple[Sequence[float], str]]
         for variant in dict.fromkeys(filter(None, map(study.variant, study.arms))):
             if any(study.by_paper(budget, variant) for budget in budgets):
                 yield budgets, variant
-
-
-def _together(claim: Claim) -> int:
-    """Returns of how many comparisons the majority decides: two arms on each task, or one arm's average over each
-    other's."""
-    return len(claim.rule.get("tasks") or claim.rule["second"]) if claim.rule.get("most") else 1
 
 
 class _Gap(NamedTuple):

@@ -363,7 +363,8 @@ def read_study(content: Mapping[str, Any]) -> Study:
     for name in ("study", "scale"):  # they name the files of a report
         if not re.fullmatch(r"[^./\\\0-\x1f][^/\\\0-\x1f]*", str(content[name])):
             raise ValueError(f"{name} is {shown(content[name])}; it must be a name, without a path")
-    columns = tuple(_column(raw) for raw in content["columns"])
+    own = Column.__dataclass_fields__
+    columns = [Column(**{name: raw[name] for name in own if raw.get(name) is not None}) for raw in content["columns"]]
     here = [content["environment"]]
     ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
     arms = [_arm(raw, columns) for raw in content["rows"]]
@@ -376,15 +377,11 @@ def read_study(content: Mapping[str, Any]) -> Study:
         scale=content["scale"],
         environments=tuple(ran or here),
         settings=content["settings"],
-        columns=columns,
+        columns=tuple(columns),
         arms=tuple(sorted(arms, key=lambda arm: arm.budget)),
         finished=max((str(about.get("date", "")) for about in ran), default=""),
         learnt_below=float(content.get("learnt_below") or paper.LEARNT_BELOW),
     )
-
-
-def _column(raw: Mapping[str, Any]) -> Column:
-    return Column(**{name: raw[name] for name in Column.__dataclass_fields__ if raw.get(name) is not None})
 
 
 def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:

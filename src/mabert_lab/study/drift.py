@@ -8,7 +8,6 @@ attention sees it, so we measure all cases.
 
 import hashlib
 import itertools
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,7 +94,9 @@ def drift(
         raise ValueError("there are no texts to pad")
     if unfinished:
         unfinished.parent.mkdir(parents=True, exist_ok=True)
-    groups = [group.to(model.device) for group in _by_length(texts)]
+    # Batches of texts of the same length have no padding but the one under study.
+    same = itertools.groupby(sorted(texts, key=len), key=len)
+    groups = [torch.tensor(list(group), device=model.device) for _, group in same]
     kept = (read_json_if_there(unfinished) or {"rows": []})["rows"] if unfinished else []
     measured = {Regime(*(row[name] for name in Regime.__annotations__)): row for row in kept}
     rows = []
@@ -104,7 +105,8 @@ def drift(
         for weights, built in _builds(model, random):
             with torch.inference_mode():
                 alone = [_vectors(built, ids, None) for ids in groups]
-                for regime in _regimes(weights, built.config):
+                for case in itertools.product(SIDES, ATTENTIONS, MASKINGS):
+                    regime = Regime(weights, built.config.ssm_direction, built.config.ssm_conv_mode, *case)
                     if regime in measured:
                         rows.append(measured[regime])
                     else:
@@ -132,14 +134,6 @@ def unfinished_file(
     return folder / f"unfinished-drift-{name}.json"
 
 
-def _by_length(texts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Batches texts of the same length, so that a batch has no padding but the one under study."""
-    groups: dict[int, list[Sequence[int]]] = defaultdict(list)
-    for text in texts:
-        groups[len(text)].append(text)
-    return [torch.tensor(group) for _, group in sorted(groups.items())]
-
-
 def _builds(model: MaBertModel, random: bool) -> Iterator[tuple[str, MaBertModel]]:
     """Yields the trained model, then, if asked, one with random weights for each direction and convolution mode."""
     yield "trained", _copy(model, model.config.ssm_direction, model.config.ssm_conv_mode, True)
@@ -156,24 +150,13 @@ def _copy(model: MaBertModel, direction: str, conv: str, trained: bool) -> MaBer
     return built.to(model.device)
 
 
-def _regimes(weights: str, config: MaBertConfig) -> Iterator[Regime]:
-    for side in SIDES:
-        for attention in ATTENTIONS:
-            for masking in MASKINGS:
-                yield Regime(weights, config.ssm_direction, config.ssm_conv_mode, side, attention, masking)
-
-
-def _set_up(model: MaBertModel, regime: Regime) -> None:
+def _curves(
+    model: MaBertModel, regime: Regime, groups: list[Tensor], alone: list[dict[str, Tensor]], pad_id: int, lengths: Any
+) -> dict[str, list[float]]:
     unpadded = regime.masking == "unpadded"
     model.config.padding_safe_masking = "exact" if unpadded else regime.masking  # type: ignore[assignment]
     model.config.unpad = "auto" if unpadded else "never"
     model.config._attn_implementation = "sdpa" if regime.attention == "masked" else _OPEN
-
-
-def _curves(
-    model: MaBertModel, regime: Regime, groups: list[Tensor], alone: list[dict[str, Tensor]], pad_id: int, lengths: Any
-) -> dict[str, list[float]]:
-    _set_up(model, regime)
     curves: dict[str, list[float]] = {name: [] for name in VECTORS}
     for length in lengths:
         distances: dict[str, list[Tensor]] = {name: [] for name in VECTORS}
@@ -219,9 +202,5 @@ def _attend_without_mask(module: nn.Module, query: Tensor, key: Tensor, value: T
     return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, None, **options)
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    return None
-
-
 ALL_ATTENTION_FUNCTIONS.register(_OPEN, _attend_without_mask)
-AttentionMaskInterface.register(_OPEN, _no_mask)
+AttentionMaskInterface.register(_OPEN, lambda *_, **__: None)

@@ -51,24 +51,18 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
     shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
+    asked = plan.scale.convert if plan.study.converts else None
+    start = {"conversion": dataclasses.asdict(asked)} if asked else {"pretraining": plan.scale.pretrain}
     return {
         "kind": "study",
         "version": VERSION,
         "study": plan.name,
-        "title": plan.study.title,
-        "label": plan.study.label,
-        "note": plan.study.note,
-        "reference": plan.study.reference,
-        "learnt_below": plan.study.learnt_below,
+        **{name: getattr(plan.study, name) for name in ("title", "label", "note", "reference", "learnt_below")},
         "scale": plan.scale_name,
         "environment": environments[-1] if environments else measured_on(),
         "environments": environments,
         "settings": {
-            **(
-                {"conversion": dataclasses.asdict(plan.scale.convert)}
-                if plan.scale.convert and plan.study.converts
-                else {"pretraining": plan.scale.pretrain}
-            ),
+            **start,
             "finetuning": plan.scale.finetune,
             "arms": {name: settings_of(arm) for name, arm in plan.study.arms.items()},
             "tasks": {name: tuning(plan, name) for name in plan.tasks},

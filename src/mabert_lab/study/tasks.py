@@ -17,18 +17,7 @@ from mabert.schema.check import Checked, check, check_part
 from mabert.schema.ranges import Count
 from mabert.train.recipe import FinetuneRecipe
 
-TITLES = {
-    "cola": "CoLA",
-    "sst2": "SST-2",
-    "mrpc": "MRPC",
-    "qqp": "QQP",
-    "mnli": "MNLI",
-    "mnli_m": "MNLI-m",
-    "mnli_mm": "MNLI-mm",
-    "qnli": "QNLI",
-    "rte": "RTE",
-    "stsb": "STS-B",
-}
+TITLES = {**{name: task.folder for name, task in TASKS.items()}, "mnli_m": "MNLI-m", "mnli_mm": "MNLI-mm"}
 """Printed names of GLUE's tasks and columns."""
 
 ROWS = {
