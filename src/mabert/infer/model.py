@@ -50,7 +50,7 @@ def load(
         FileNotFoundError: If there is no model.
         ValueError: If its family is unknown, or there is no such precision or device.
     """
-    return TextModel(path, precision, device, graphs)
+    return TextModel(path, precision=precision, device=device, graphs=graphs)
 
 
 class TextModel:
@@ -65,7 +65,14 @@ class TextModel:
         config: The model's configuration.
     """
 
-    def __init__(self, path: Model, precision: str | None, device: str | torch.device | None, graphs: bool) -> None:
+    def __init__(
+        self,
+        path: Model,
+        *,
+        precision: str | None = None,
+        device: str | torch.device | None = None,
+        graphs: bool = True,
+    ) -> None:
         self.opened = open_model(path)
         self.path, self.config = self.opened.place.path, self.opened.config
         self._precision, self._device, self._graphs = precision, device_named(device), graphs
