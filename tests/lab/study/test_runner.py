@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
+from mabert.files.writing import write_text
 from mabert.machine import processes
 from mabert.machine.environment import processor
 from mabert.machine.processes import ended_as_interrupted
@@ -331,14 +332,14 @@ class First(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if self.file.exists():
             return
-        self.file.write_text(str(state.global_step))
+        hears, tells = socket.socketpair()
+        hears.settimeout(HANG)
+        tells.setblocking(False)
+        before = signal.set_wakeup_fd(tells.fileno())  # before anybody can know of the step
+        write_text(self.file, str(state.global_step))
         if self.holds:
-            hears, tells = socket.socketpair()
-            hears.settimeout(HANG)
-            tells.setblocking(False)
-            before = signal.set_wakeup_fd(tells.fileno())
             hears.recv(1)
-            signal.set_wakeup_fd(before)
+        signal.set_wakeup_fd(before)
 
 
 def serve_counting(root, name, *arguments, holds=False):
