@@ -220,24 +220,17 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["embed", "nowhere"], "no model folder nowhere (a model of the hub is written owner/name)"),
-        (["embed", "MODEL", "none.txt"], "none.txt: no such file"),
         (["embed", "MODEL", "none.txt", "-o", "x.csv"], "x.csv must end in .jsonl or .npy"),
         (["embed", "MODEL", "none.txt", "-o", "no/where.npy"], "no folder no to write where.npy in"),
-        (["embed", "MODEL", "--batch-tokens", "0"], "--batch-tokens is 0; it must be at least 1"),
         (["predict", "MODEL", "--batch-tokens", "-1"], "--batch-tokens is -1; it must be at least 1"),
-        (["fill-mask", "MODEL", "--top", "0"], "--top is 0; it must be at least 1"),
         (["predict", "MODEL", "--keep", "id", __file__], "which is a file; give the file of texts before --keep"),
         (["predict", "MODEL", "--pair-column", "b"], "standard input: lines of plain text hold no pairs"),
-        (["pretrain", "mini", "-o", "run", "training.step=3"], "did you mean 'training.steps'?"),
-        (["pretrain", "nothing", "-o", "run"], "no recipe 'nothing'"),
         (
             ["pretrain", "mini", "-o", "run", "--budget", "0%"],
             "--budget is '0%'; it must be above 0% and at most 100%",
         ),
         (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a file of your own (--train)"),
         (["finetune", "MODEL", "-o", "run", "--task", "cola", "--data", "nowhere"], "nowhere"),
-        (["finetune", "MODEL", "-o", "run", "--train", "none.csv"], "none.csv"),
         (
             ["finetune", "MODEL", "-o", "run", "--task", "cola", "--text-column", "sentence"],
             "--text-column goes with --train, not with --task",
@@ -250,10 +243,7 @@ def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
             ["finetune", "MODEL", "-o", "run", "--train", "none.csv", "--data", "glue"],
             "--data goes with --task, not with --train",
         ),
-        (["study", "pattern", "-o", "run", "--data", "nowhere"], "nowhere: no such folder"),
-        (["study", "pattern", "-o", "run", "--scale", "huge"], "no file 'huge', nor one of tiny, mini, small, paper"),
         (["study", "pooling", "-o", "run", "finetune.epoch=3"], "did you mean 'finetune.epochs'?"),
-        (["study", "grid", "none.yaml", "-o", "run"], "no file 'none.yaml', nor one of pattern, components"),
     ],
 )
 def test_bad_input_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, arguments, message):  # noqa: F811
@@ -298,18 +288,6 @@ def test_seeds(text, seeds):
     assert seed_list(text) == seeds
 
 
-def test_seeds_in_several_words_say_how_they_are_written(capsys):
-    with pytest.raises(SystemExit):
-        main(["finetune", "m", "-o", "x", "--seeds", "0", "1"])
-    assert "unrecognized arguments: 1 (write several seeds as one word, 0-4 or 0,2,7)" in capsys.readouterr().err
-
-
-def test_seeds_that_run_backwards(capsys):
-    with pytest.raises(SystemExit):
-        main(["finetune", "m", "-o", "x", "--seeds", "4-0"])
-    assert "the range '4-0' runs backwards" in capsys.readouterr().err
-
-
 def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
@@ -322,20 +300,15 @@ def test_version(capsys):
     [
         (["bench", "ops", "--models", "bert"], "--models goes with bench models, not with bench ops"),
         (["bench", "lengths", "--lengths", "3"], "--lengths goes with bench models, not with bench lengths"),
-        (["bench", "models", "--budget", "0"], "--budget is 0.0; it must be above 0 and at most 1000000"),
         (["bench", "report", "a.json", "--quick"], "--quick goes with measurements of speed, not with bench report"),
         (["bench", "lengths", "--quick", "--texts", "a=b"], "--texts has no effect with --quick"),
         (["bench", "ops", "--profile", "best"], "--profile goes with bench models, not with bench ops"),
         (["bench", "models", "--quick", "--limit", "5"], "--limit has no effect with --quick"),
-        (["bench", "models", "--limit", "inf"], "--limit is inf; it must be above 0 and at most 1000000"),
         (["bench", "models", "a.json"], "files go with bench report, not with bench models"),
-        (["bench", "models", "--texts", "a=b"], "--texts goes with bench lengths, not with bench models"),
         (["bench", "lengths", "--dtype", "float32", "bfloat16"], "bench lengths takes one dtype at a time"),
         (["bench", "lengths", "--dtype", "float16"], "dtype is 'float16'; it must be one of 'float32', 'bfloat16'"),
         (["bench", "models", "--models", "roberta"], "there is no model 'roberta'; there are bert"),
         (["bench", "report"], "nothing to report"),
-        (["pretrain", "mini", "--model", "roberta", "-o", "nowhere"], "there is no model 'roberta'"),
-        (["extend", "nowhere", "--length", "9", "-o", "there"], "no model folder nowhere"),
     ],
 )
 def test_what_would_be_ignored_or_cannot_be_done_is_refused(capsys, arguments, message):
@@ -401,13 +374,6 @@ def test_a_gpu_that_is_not_there_is_refused(capsys, monkeypatch):
     assert (code, told) == (2, "mabert: device is 'cuda'; GPUs that torch can use here: 0\n")
 
 
-@pytest.mark.parametrize("size", ["32x", "x512", "0x512", "32x0", "32x512x2", "3.5", "٣", "1x99999999"])
-def test_a_size_that_is_no_batch_is_refused(capsys, size):
-    with pytest.raises(SystemExit):
-        main(["bench", "models", "--lengths", size])
-    assert "must be tokens, 512, or rows and tokens, 32x512" in capsys.readouterr().err
-
-
 def test_options_may_stand_before_the_texts():
     behind, before = ["embed", "m", "t.txt", "--pooling", "cls"], ["embed", "m", "--pooling", "cls", "t.txt"]
     assert vars(cli.parse(before)) | {"parser": None} == vars(cli.parse(behind)) | {"parser": None}
@@ -420,9 +386,15 @@ def test_options_may_stand_before_the_texts():
     [
         (["embed", "m", "t.txt", "--trucnate"], "mabert embed: unrecognized arguments: --trucnate (did you mean --tru"),
         (["embed", "m", "t.txt", "--zzz"], "mabert embed: unrecognized arguments: --zzz; see mabert embed --help"),
+        (["finetune", "m", "-o", "x", "--seeds", "0", "1"], "1 (write several seeds as one word, 0-4 or 0,2,7)"),
+        (["finetune", "m", "-o", "x", "--seeds", "4-0"], "the range '4-0' runs backwards"),
+        *(
+            (["bench", "models", "--lengths", size], "must be tokens, 512, or rows and tokens, 32x512")
+            for size in ("32x", "x512", "0x512", "32x0", "32x512x2", "3.5", "٣", "1x99999999")
+        ),
     ],
 )
-def test_a_misspelt_option_names_the_nearest_and_its_commands_help(capsys, line, told):
+def test_what_the_parser_refuses_says_what_is_meant(capsys, line, told):
     with pytest.raises(SystemExit):
-        cli.parse(line)
-    assert capsys.readouterr().err.startswith(told)
+        main(line)
+    assert told in capsys.readouterr().err

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -149,7 +150,10 @@ def environment(folder, wheel, extra):
         for part in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
             if not (site / part).exists():
                 (site / part).symlink_to(package.locate_file(part))
-    pip("install", wheel, python=folder / "bin/python")
+    if extra:  # what pip adds, the command, is asked for without an extra
+        zipfile.ZipFile(wheel).extractall(site)
+    else:
+        pip("install", wheel, python=folder / "bin/python")
     return folder / "bin/python"
 
 

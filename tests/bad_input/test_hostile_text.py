@@ -47,9 +47,8 @@ def test_a_recipe_is_refused(tmp_path, refused, case):
 
 
 @pytest.mark.slow  # the first study of a process imports what studies need
-@pytest.mark.parametrize("case", YAML)
-def test_a_study_and_a_scale_are_refused(tmp_path, refused, case):
-    text, message = YAML[case]
+def test_a_study_and_a_scale_are_read_by_the_same_rules(tmp_path, refused):
+    text, message = YAML["a block twice"]
     (tmp_path / "plan.yaml").write_text(text)
     for command in (["study", "pattern", "--scale"], ["study", "grid"]):
         assert message in refused(*command, tmp_path / "plan.yaml", "-o", tmp_path / "studies")

@@ -174,12 +174,11 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("command", "option"), [(name, each) for name, known in OPTIONS.items() for each in known])
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "9" * 20, "9" * 5000, "0x1", "0-99999999999", ""])
-def test_an_option_with_a_number_that_cannot_be_meant_is_refused(refused, command, option, value):
-    if (option, value) == ("--learning-rate", "9" * 20):
-        value = "9" * 50
-    told = refused(*command.split(), f"{option}={value}")
-    assert f"{option}: " in told or f"{option} is " in told
+def test_an_option_with_a_number_that_cannot_be_meant_is_refused(refused, command, option):
+    large = "9" * (50 if option == "--learning-rate" else 20)
+    for value in ("nan", "inf", "-1", large, "9" * 5000, "0x1", "0-99999999999", ""):
+        told = refused(*command.split(), f"{option}={value}")
+        assert f"{option}: " in told or f"{option} is " in told, value
 
 
 def test_what_the_memory_cannot_hold_is_refused_before_it_is_allocated(made, tmp_path, refused, monkeypatch):

@@ -2,7 +2,6 @@
 
 import io
 import sys
-import weakref
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from mabert.infer import chunks as chunking
 from mabert.infer.answers import How
 from mabert.infer.chunks import chunks
 from mabert.machine.progress import Bar
+from tests.infer.conftest import Counted
 
 WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
 HOW = How(progress=False)
@@ -64,27 +64,11 @@ def test_no_texts_are_no_windows_and_a_full_one_does_not_wait_for_what_comes_nex
     assert next(source) == ("2",)
 
 
-class Text(str):
-    """Text of which it can be told whether it is still held."""
-
-
 def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch):
     monkeypatch.setattr(chunking, "TEXTS", 8)
-    alive, most = set(), 0
-
-    def source(count):
-        nonlocal most
-        for number in range(count):
-            text = Text(WORDS[number % 4])
-            alive.add(number)
-            weakref.finalize(text, alive.discard, number)
-            most = max(most, len(alive))
-            yield (text,)
-
-    model = mabert.load(masked_lm)
-    answered = sum(len(vectors) for _, vectors in model.vectors(source(200), HOW))
-    assert answered == 200
-    assert 8 <= most <= 3 * 8
+    rows = Counted(WORDS, 200)
+    assert sum(len(vectors) for _, vectors in mabert.load(masked_lm).vectors(iter(rows), HOW)) == 200
+    assert 8 <= rows.most <= 3 * 8
 
 
 def test_a_text_that_is_wrong_has_its_number_in_the_whole_input(masked_lm, monkeypatch):

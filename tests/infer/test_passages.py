@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +18,7 @@ from mabert.infer.answers import How
 from mabert.infer.passages import cut
 from tests.conversion.helpers import saved_teacher
 from tests.data.conftest import KINDS
-from tests.infer.conftest import saved
+from tests.infer.conftest import Counted, saved
 from tests.train.helpers import TEXT
 
 SENTENCES = ["the bird sings.", "A river!", "the old stone house holds a small cold light?", "Wind"]
@@ -251,27 +250,13 @@ def test_in_context_longer_texts_are_refused_or_cut_and_told(model, caplog):
             np.testing.assert_allclose(found.vectors, vectors, **CLOSE)
 
 
-class Text(str):
-    """Text of which it can be told whether it is still held."""
-
-
 @pytest.mark.parametrize("context", [False, True])
 def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch, context):
     monkeypatch.setattr(chunking, "TEXTS", 8)
-    alive, most = set(), 0
-
-    def source():
-        nonlocal most
-        for number in range(100):
-            text = Text("the bird. A river!")
-            alive.add(number)
-            weakref.finalize(text, alive.discard, number)
-            most = max(most, len(alive))
-            yield (text,)
-
-    found = mabert.load(masked_lm).passage_vectors(source(), How(progress=False), 8, context=context)
+    rows = Counted(["the bird. A river!"], 100)
+    found = mabert.load(masked_lm).passage_vectors(iter(rows), How(progress=False), 8, context=context)
     assert [number for each in found for number in each.text] == [number for number in range(100) for _ in range(2)]
-    assert 8 <= most <= 3 * 8
+    assert 8 <= rows.most <= 3 * 8
 
 
 @pytest.mark.parametrize("context", [False, True])

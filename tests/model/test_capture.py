@@ -12,7 +12,6 @@ SIZES = {"vocab_size": 90, "hidden_size": 64, "num_attention_heads": 2, "interme
 OPTIONS = {
     "plain": {},
     "bidirectional, centred": {"ssm_direction": "bidirectional", "ssm_conv_mode": "centered"},
-    "rotary": {"position_embedding": "rotary"},
     **{name: fields for name, fields in MAKINGS.items() if fields},
 }
 

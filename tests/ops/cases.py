@@ -41,6 +41,12 @@ class Case:
     def with_inputs(self, **inputs: Tensor) -> Case:
         return replace(self, inputs={**self.inputs, **inputs})
 
+    def spoiled(self, name: str, value: float) -> Case:
+        """Put a value, such as NaN, into one place of an input."""
+        spoiled = self.inputs[name].clone()
+        spoiled.view(-1)[spoiled.numel() // 3] = value
+        return self.with_inputs(**{name: spoiled})
+
     def over_time(self, change: Callable[[Tensor], Tensor]) -> Case:
         """Change every input that has a time dimension."""
         changed = {name: change(tensor) if tensor.dim() == 3 else tensor for name, tensor in self.inputs.items()}

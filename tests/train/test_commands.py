@@ -35,26 +35,22 @@ def commands(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "batch", "helps"),
     [
         (
             "pretrain",
-            "mabert: out of memory at step 1, with 4 rows at once (48 tokens, padding included); go on by --resume "
-            "with a smaller training.micro_batch_size or training.gradient_checkpointing=true (in a study, by the same "
-            "command with pretrain.training.micro_batch_size)\n",
+            "4 rows at once (48 tokens, padding included)",
+            "--resume with a smaller training.micro_batch_size",
         ),
-        (
-            "finetune",
-            "mabert: out of memory at step 1, with 32 rows at once (224 tokens, padding included); a smaller batch "
-            "helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and shorter examples help "
-            "(--max-length with --truncate; in a study finetune.max_length with finetune.truncate)\n",
-        ),
+        ("finetune", "32 rows at once (224 tokens, padding included)", "a smaller batch helps (--batch-size, --batch-"),
     ],
 )
-def test_want_of_memory_gets_one_line(capsys, monkeypatch, commands, name, told):
+def test_want_of_memory_gets_one_line(capsys, monkeypatch, commands, name, batch, helps):
     monkeypatch.setattr(MambaBlock, "forward", lambda *given, **more: torch.empty(2**50))
     assert main(commands[name]) == 2
-    assert capsys.readouterr().err.endswith(told)
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"mabert: out of memory at step 1, with {batch}; ")
+    assert helps in told
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), RuntimeError("a defect")])

@@ -185,15 +185,18 @@ def part_of_two(folder, resume):
     (folder / f"of-{trainer.args.process_index}{'-resumed' if resume else ''}.json").write_text(json.dumps(end))
 
 
-@pytest.mark.slow
-def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_same_bits(tmp_path):
-    program = (
-        "import sys, pathlib; from tests.train.test_packing import part_of_two; folder = pathlib.Path(sys.argv[1]); "
-        "part_of_two(folder, ''); part_of_two(folder, str(folder / 'checkpoint-5'))"
-    )
-    code, told = under_torchrun(tmp_path, program, tmp_path)
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory):
+    """A folder with what two processes trained, which take long to start."""
+    folder = tmp_path_factory.mktemp("two")
+    code, told = under_torchrun(folder, PARTS + TRAIN, "whole", f"{folder}/copies,")
     assert code == 0, told
-    first, second, again = (json.loads((tmp_path / f"of-{name}.json").read_text()) for name in ("0", "1", "0-resumed"))
+    return folder
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_same_bits(by_two):
+    first, second, again = (json.loads((by_two / f"of-{name}.json").read_text()) for name in ("0", "1", "0-resumed"))
     assert first["batches"] == second["batches"]
     assert first["losses"] == second["losses"]
     assert len(first["losses"]) == math.ceil(first["batches"] / 3) > 2, "every third batch and the last one"
@@ -202,6 +205,14 @@ def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_sam
     assert first["weight"] == second["weight"] == again["weight"]
     assert again["batches"] == first["batches"] - 5
 
+
+PARTS = """
+from pathlib import Path
+from tests.train.test_packing import part_of_two
+folder = Path(__file__).parent
+part_of_two(folder, "")
+part_of_two(folder, str(folder / "checkpoint-5"))
+"""
 
 AS_ON_GPUS = """
 import torch
@@ -231,19 +242,15 @@ trainer.accelerator.end_training()
 
 
 @pytest.mark.slow
-def test_shards_by_the_configuration_of_the_guide_train_the_model_of_whole_copies_and_resume(tmp_path):
+def test_shards_by_the_configuration_of_the_guide_train_the_model_of_whole_copies_and_resume(by_two, tmp_path):
     page = (Path(__file__).parents[2] / "docs/many-machines.md").read_text(encoding="utf-8")
     (settings,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "fsdp.yaml").write_text(settings, encoding="utf-8")
-    sharded, runs = [f"--config_file={tmp_path / 'fsdp.yaml'}"], ("copies", "shards", "resumed")
-    copies, shards, resumed = (f"{tmp_path / name}," for name in runs)
-    for options, program, *told in (
-        (["--multi_gpu"], TRAIN, "whole", copies),
-        (sharded, AS_ON_GPUS + TRAIN, "sharded", shards, f"{resumed}{tmp_path}/shards/checkpoint-3"),
-    ):
-        code, said = under_accelerate(options, tmp_path, program, *told)
-        assert code == 0, said
-    copies, shards, resumed = (load_file(tmp_path / name / "end/model.safetensors") for name in runs)
+    told = "sharded", f"{tmp_path}/shards,", f"{tmp_path}/resumed,{tmp_path}/shards/checkpoint-3"
+    code, said = under_accelerate([f"--config_file={tmp_path / 'fsdp.yaml'}"], tmp_path, AS_ON_GPUS + TRAIN, *told)
+    assert code == 0, said
+    places = by_two / "copies", tmp_path / "shards", tmp_path / "resumed"
+    copies, shards, resumed = (load_file(place / "end/model.safetensors") for place in places)
     for name, value in copies.items():
         torch.testing.assert_close(shards[name], value)
         assert torch.equal(resumed[name], shards[name]), name

