@@ -156,6 +156,7 @@ TO_THE_END = [
     ("scan_forward", {"absent": (*PLAIN, "starts"), "aligned": True, "REVERSE": False}, 0),
     ("scan_ends", {"absent": (*PLAIN, "z"), "aligned": True, "REVERSE": False, "BACK": False}, 0),
     ("scan_backward", {"absent": PLAIN, "aligned": True, "REVERSE": False}, STACK_OF_BACKWARD),
+    ("scan_backward", {"absent": PLAIN, "aligned": True}, STACK_OF_BACKWARD),
     ("turn", {"absent": ("mask",), "aligned": True}, None),
     ("turn_back", {"absent": ("mask",), "aligned": True}, None),
     ("combine", {"SPLITS": 32, "aligned": True}, None),
@@ -165,8 +166,7 @@ TO_THE_END = [
     # With all there is.
     ("scan_forward", {"aligned": True}, 0),
     ("scan_ends", {"aligned": True}, 0),
-    ("scan_backward", {"aligned": True}, STACK_OF_BACKWARD),
-    *((name, {}, None) for name in ("combine", "turn", "turn_back", "conv_forward", "conv_backward")),
+    *((name, {}, None) for name in KERNELS if name not in ("scan_forward", "scan_ends", "_chains")),
     # In other numbers, sizes and layouts.
     (
         "scan_forward",
