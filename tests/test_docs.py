@@ -228,6 +228,17 @@ def test_the_guide_to_search_finds_what_was_asked_for(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.slow
+def test_the_guide_to_long_documents_sorts_by_words_and_vectors(capsys):
+    guide = (DOCS / "long-documents.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    films = [f"{place} {kind} film{end}" for kind in ("fine", "dull") for place in "abcde" for end in (".", "!")]
+    asked = "I saw a dull film."
+    program = program.replace('"minilm-4k"', '"minilm"').replace("A film that I shall not forget.", asked)
+    exec(program, {"texts": films, "labels": ["fine" in film for film in films]})
+    assert capsys.readouterr().out.splitlines()[-1] == "[False]"
+
+
+@pytest.mark.slow
 def test_the_smallest_example_of_the_leak():
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "padding.md").read_text(encoding="utf-8"), re.DOTALL)
     (program,) = (block for block in blocks if "print(" in block)
