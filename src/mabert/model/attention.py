@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from mabert.model import dropped
 from mabert.model.config import MaBertConfig
 from mabert.model.embeddings import rotate
 from mabert.model.kept import KeepsValues, in_inference, kept
@@ -53,6 +54,25 @@ def eager_attention(
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights
+
+
+def sdpa_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attends by SDPA, or by blocks where that is faster (`mabert.model.dropped`); as `eager_attention`, without the
+    weights."""
+    if dropped.takes(query, attention_mask, dropout):
+        mixed = dropped.attention(query, key, value, attention_mask, scaling, dropout)
+        return mixed.transpose(1, 2), None
+    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    return sdpa(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
 
 
 def can_fuse(config: MaBertConfig, hidden: Tensor, sequences: int, *, training: bool, output_attentions: bool) -> bool:
@@ -265,4 +285,4 @@ class SelfAttention(KeepsValues):
         name = self.config._attn_implementation
         if output_attentions and name == "sdpa":
             name = "eager"
-        return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)
+        return sdpa_attention if name == "sdpa" else ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention)

@@ -1,0 +1,116 @@
+"""Attention with dropout on its weights, on a CPU, by blocks of queries.
+
+With dropout, torch's SDPA lays out all scores on a CPU and keeps them for the backward pass, and draws slowly. Here a
+block of queries stays in the cache, draws are of 16 bits, and the backward pass makes scores and draws once more.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mabert.model.packing import is_tracing
+from mabert.ops.transforms import is_transformed
+
+ROWS = 128
+"""Queries of a block."""
+
+PAYS = 512
+"""Tokens from which blocks are faster than SDPA (benchmarks/LOG.md)."""
+
+LEVELS = 1 << 16
+"""Values of a draw."""
+
+
+def takes(query: Tensor, attention_mask: Tensor | None, dropout: float) -> bool:
+    """Returns whether blocks can replace SDPA and are faster: with dropout, in fp32 on a CPU, in long texts.
+
+    Args:
+        query: (batch, heads, time, head_size).
+        attention_mask: As SDPA takes it.
+        dropout: Dropout on the weights.
+    """
+    long = dropout > 0 and query.device.type == "cpu" and query.shape[2] >= PAYS
+    plain = attention_mask is None or (attention_mask.dtype is torch.bool and attention_mask.shape[1] == 1)
+    fits = query.dtype is torch.float32 and plain
+    return long and fits and not torch.is_autocast_enabled("cpu") and not is_tracing() and not is_transformed()
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, scaling: float, dropout: float) -> Tensor:
+    """Computes attention with dropout on its weights, without a matrix of all scores.
+
+    Args:
+        query: (batch, heads, time, head_size).
+        key: Likewise.
+        value: Likewise.
+        keys: bool, (batch or 1, 1, time or 1, time); True keeps. A query that sees nothing gets zeros, as in SDPA.
+        scaling: Factor on the scores.
+        dropout: Share of the weights to drop, rounded to a multiple of 2^-16; the others are scaled up for it.
+
+    Returns:
+        (batch, heads, time, head_size).
+    """
+    return _Attention.apply(query, key, value, keys, scaling, round(dropout * LEVELS))
+
+
+class _Attention(torch.autograd.Function):
+    """O = (softmax(s Q Kᵀ) ∘ Z / r) V with Z drawn as 1 with probability r, else 0."""
+
+    @staticmethod
+    def forward(
+        context: Any, query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, scaling: float, dropped: int
+    ) -> Tensor:
+        seed = int(torch.randint(1 << 62, ()))
+        context.how = keys, scaling, dropped, seed
+        output = torch.empty_like(value)
+        for (text, head, rows), weights, stay in _blocks(query, key, *context.how):
+            torch.mm(weights.mul_(stay), value[text, head], out=output[text, head, rows])
+        output.mul_(LEVELS / (LEVELS - dropped))
+        context.save_for_backward(query, key, value, output)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output = context.saved_tensors
+        _, scaling, dropped, _ = context.how
+        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        # A row's sum of weights times their gradients, which softmax's gradient subtracts.
+        mean = (grad * output).sum(-1, keepdim=True)
+        grad = grad * (LEVELS / (LEVELS - dropped))
+        for (text, head, rows), weights, stay in _blocks(query, key, *context.how):
+            of_rows = grad[text, head, rows]
+            scores = torch.mm(of_rows, value[text, head].t()).mul_(stay).sub_(mean[text, head, rows]).mul_(weights)
+            torch.mm(scores, key[text, head], out=d_query[text, head, rows])
+            d_key[text, head].addmm_(scores.t(), query[text, head, rows])
+            d_value[text, head].addmm_(weights.mul_(stay).t(), of_rows)
+        return d_query.mul_(scaling), d_key.mul_(scaling), d_value, None, None, None
+
+
+def _blocks(
+    query: Tensor, key: Tensor, keys: Tensor | None, scaling: float, dropped: int, seed: int
+) -> Iterator[tuple[tuple[int, int, slice], Tensor, Tensor]]:
+    """Yields for each block of queries its place, its weights (rows, time) and which of them stay, bool (rows, time).
+
+    The same seed gives the same draws again.
+    """
+    batch, heads, time, _ = query.shape
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.empty(-(-ROWS * time // 4), dtype=torch.int64)  # of four draws each
+    for text in range(batch):
+        seen = None if keys is None else keys[text if len(keys) > 1 else 0, 0]
+        for head in range(heads):
+            across = key[text, head].t()
+            for begin in range(0, time, ROWS):
+                rows = slice(begin, min(begin + ROWS, time))
+                draws = words.random_(-(1 << 63), None, generator=generator).view(torch.int16)
+                count = rows.stop - begin
+                stay = draws[: count * time].view(count, time) >= dropped - LEVELS // 2
+                scores = torch.mm(query[text, head, rows] * scaling, across)
+                if seen is not None:
+                    visible = seen[rows] if len(seen) > 1 else seen
+                    scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
+                    stay &= visible
+                yield (text, head, rows), scores.softmax(-1), stay
