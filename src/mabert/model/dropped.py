@@ -52,7 +52,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, sc
     Returns:
         (batch, heads, time, head_size).
     """
-    return _Attention.apply(query, key, value, keys, scaling, round(dropout * LEVELS))
+    return _Attention.apply(query, key, value, keys, scaling, min(round(dropout * LEVELS), LEVELS - 1))
 
 
 class _Attention(torch.autograd.Function):
