@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 from mabert.baselines.registry import family_named
 from mabert.baselines.uses import build
 from mabert.data.tokenizer import train_wordpiece
+from mabert.files.writing import write_text
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 from tests.patience import HANG
 
@@ -32,7 +33,8 @@ def corpus(path, documents=60, seed=0):
     starts = [draw.randrange(len(WORDS)) for _ in range(documents * 3)]
     sentences = [" ".join((WORDS * 2)[start : start + 9]) + "." for start in starts]
     text = "\n\n".join("\n".join(sentences[i : i + 3]) for i in range(0, len(sentences), 3))
-    path.write_text(text, encoding="utf-8")
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)  # whole, since another process may be reading it
     return path
 
 
