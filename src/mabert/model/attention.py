@@ -57,22 +57,13 @@ def eager_attention(
 
 
 def sdpa_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Attends by SDPA, or by blocks where that is faster (`mabert.model.dropped`); as `eager_attention`, without the
-    weights."""
-    if dropped.takes(query, attention_mask, dropout):
-        mixed = dropped.attention(query, key, value, attention_mask, scaling, dropout)
+    """Computes what `eager_attention` does, without the weights: by SDPA, or by blocks where that is faster."""
+    if dropped.takes(query, attention_mask, options["dropout"]):
+        mixed = dropped.attention(query, key, value, attention_mask, options["scaling"], options["dropout"])
         return mixed.transpose(1, 2), None
-    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    return sdpa(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **options)
 
 
 def can_fuse(config: MaBertConfig, hidden: Tensor, sequences: int, *, training: bool, output_attentions: bool) -> bool:

@@ -35,7 +35,7 @@ def takes(query: Tensor, attention_mask: Tensor | None, dropout: float) -> bool:
     long = dropout > 0 and query.device.type == "cpu" and query.shape[2] >= PAYS
     plain = attention_mask is None or (attention_mask.dtype is torch.bool and attention_mask.shape[1] == 1)
     fits = query.dtype is torch.float32 and plain
-    return long and fits and not torch.is_autocast_enabled("cpu") and not is_tracing() and not is_transformed()
+    return long and fits and not is_tracing() and not is_transformed()
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, scaling: float, dropout: float) -> Tensor:
