@@ -67,10 +67,15 @@ def test_every_link_to_a_file_leads_somewhere(page):
     assert lost == []
 
 
+def whole_lines(block):
+    """A block's text, with the lines of each command as one."""
+    return re.sub(r"\\\n\s*", "", block.content)
+
+
 def commands(page):
     """What a page's blocks call `mabert` with, a folder in place of an ellipsis."""
     fences = [each for each in MarkdownIt().parse(page.read_text(encoding="utf-8")) if each.type == "fence"]
-    for block in (each.content for each in fences if not each.info):
+    for block in (whole_lines(each) for each in fences if not each.info):
         for words in re.findall(r"(?:^|-m |\| )mabert (.*)", block, re.MULTILINE):
             yield shlex.split(words.replace(" ...", " -o runs/of-several"), comments=True)
 
@@ -129,7 +134,7 @@ def said_by(file):
     if file.suffix == ".md":
         for block in MarkdownIt().parse(file.read_text(encoding="utf-8")):
             spans = [each.content for each in block.children or () if each.type == "code_inline"]
-            for line in (*spans, *(block.content.splitlines() if block.type == "fence" else ())):
+            for line in (*spans, *(whole_lines(block).splitlines() if block.type == "fence" else ())):
                 yield f"`{line}`"
     elif file.suffix == ".py":
         with tokenize.open(file) as lines:
