@@ -121,6 +121,7 @@ def test_a_table_may_be_a_pipe_unless_its_end_is_read_first(tmp_path):
         ("t.csv", "text,text,topic\nx,y,a\n", r"t\.csv: more than one column 'text'"),
         ("t.csv", "text,topic\nx,a\n\nx\n", r"t\.csv, line 4: 1 columns where the header has 2"),
         ("t.csv", 'text,topic\n"x" y,a\n', r"t\.csv, line 2: not CSV"),
+        ("t.csv", 'text,topic\nx,a\n"y\nz,a\n', r"t\.csv, line 4: not CSV: .*; the row begins in line 3"),
         ("t.csv", b"text,topic\ncaf\xe9,a\n", r"t\.csv, line 2: not UTF-8: byte 0xe9 at offset 14"),
         ("t.tsv", "text\ttopic\nx\ty\ta\n", r"t\.tsv, line 2: 3 columns where the header has 2"),
         (
@@ -132,6 +133,7 @@ def test_a_table_may_be_a_pipe_unless_its_end_is_read_first(tmp_path):
         ("t.jsonl", '{"text": "x", "topic": "a"}\n\n{"text": "x"}', r"line 3: no 'topic'; there is text"),
         ("t.jsonl", "[]", r"line 1: not an object but '\[\]'"),
         ("t.jsonl", "{", r"line 1: not JSON"),
+        ("t.jsonl", '{"text": "x', r"line 1: not JSON: Unterminated string starting at column 10$"),
         ("t.parquet", "PAR?", r"t\.parquet: not a readable Parquet file"),
         ("t.xlsx", "PK", r"t\.xlsx: unknown kind of table '\.xlsx'; known are \.csv, \.tsv, \.jsonl and \.parquet"),
     ],

@@ -89,9 +89,9 @@ def test_a_text_that_is_wrong_has_its_number_in_the_whole_input(masked_lm, monke
         model.fill_mask([*["[MASK]"] * 4, "bird " * 21 + "[MASK] [MASK]"], truncate=True)
 
 
-@pytest.mark.parametrize(("known", "totals"), [(True, [5]), (False, [None, 5])])
-def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, monkeypatch, known, totals):
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+@pytest.fixture
+def bar(monkeypatch):
+    """What is told to the bar: totals, and amounts that are done."""
     told, done = [], []
 
     class Spy(Bar):
@@ -105,10 +105,22 @@ def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, 
                 told.append(total)
 
     monkeypatch.setattr(answers, "Bar", Spy)
+    return told, done
+
+
+@pytest.mark.parametrize(("known", "totals"), [(True, [5]), (False, [None, 5])])
+def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, monkeypatch, bar, known, totals):
+    monkeypatch.setattr(chunking, "TEXTS", 2)
     rows = [(text,) for text in [*WORDS, "wind"]]
     assert len(list(mabert.load(masked_lm).vectors(rows if known else (row for row in rows), HOW))) == 3
+    told, done = bar
     assert told == totals
-    assert sum(done) == 5
+    assert sum(done) == pytest.approx(5)
+
+
+def test_progress_of_a_text_is_its_share_of_the_tokens(masked_lm, bar):
+    mabert.load(masked_lm).embed(["bird " * 18, "bird", "bird"], deterministic=True)
+    assert [count for count in bar[1] if count] == pytest.approx([3 * 20 / 26, 3 * 3 / 26, 3 * 3 / 26])
 
 
 def test_a_bar_takes_a_total_that_comes_late_and_leaves_standard_output_to_the_answers(monkeypatch):

@@ -222,6 +222,8 @@ def test_info_knows_the_head_of_a_classifier_and_of_a_bare_encoder(classifier, m
 def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
     with pytest.raises(ValueError, match="is a masked language model; `mabert finetune` makes a classifier of it"):
         mabert.load(masked_lm).predict(TEXTS)
+    with pytest.raises(ValueError, match="is an encoder without a head; `mabert finetune` makes a classifier of it"):
+        mabert.load("minilm").predict(TEXTS)
     with pytest.raises(ValueError, match="for MaBertForMaskedLM it lacks"):
         mabert.load(classifier).fill_mask(["a [MASK]"])
     with pytest.raises(ValueError, match=r"text 2 has no \[MASK\] to fill: 'a river'"):

@@ -226,16 +226,18 @@ def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(lines, strict=True)
-    width = skipped = blank = 0
+    width = skipped = blank = began = 0
     try:
         for fields in reader:
+            began = reader.line_num
             if not fields and width != 1:
                 blank += width > 0
                 continue
             width, skipped, blank = width or len(fields), skipped + blank, 0
             yield reader.line_num, fields or [""]
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+        where = f"{path}, line {reader.line_num}"
+        raise ValueError(f"{where}: not CSV: {error}; the row begins in line {began + 1}") from error
     if skipped:
         logger.warning("%s: %d blank lines between rows are skipped; a row has a field for each column", path, skipped)
 

@@ -198,6 +198,6 @@ def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> A
         return whole_characters(value) if "\\ud" in text.lower() else value
     except json.JSONDecodeError as error:
         at = f" in line {error.lineno}" if line else ""
-        raise ValueError(f"{where}: not JSON: {error.msg} at column {error.colno}{at}") from error
+        raise ValueError(f"{where}: not JSON: {error.msg.removesuffix(' at')} at column {error.colno}{at}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not readable JSON: {error}") from error

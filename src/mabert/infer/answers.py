@@ -133,7 +133,7 @@ def answer_chunk(
     dependent = loaded.family.depends_on_batch(loaded.model.config, lengths, question.pooled)
     collate = Collator(loaded.tokenizer.pad_token_id)
     answers: list[Any] = [None] * len(encoded)
-    done = 0
+    tokens = sum(lengths)
     with loaded.computing():
         for batch in batches_by_length(lengths, ALONE if how.deterministic or dependent else how.batch_tokens):
             with naming_batch(len(batch), lengths[batch[0]]):
@@ -141,8 +141,8 @@ def answer_chunk(
                 rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
                 for index, one in zip(batch, question.answer(rows), strict=True):
                     answers[index] = one if question.reduce is None else question.reduce(index, one)
-            before, done = done, done + len(batch)
-            advance(done * len(chunk.rows) // len(encoded) - before * len(chunk.rows) // len(encoded))
+            # By tokens: the longest texts come first, and texts would count them like short ones.
+            advance(sum(lengths[index] for index in batch) * len(chunk.rows) / tokens)
     return answers if question.finish is None else question.finish(chunk, how, answers)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mabert.baselines.uses import LOADING, Use
+from mabert.baselines.uses import LOADING, Use, class_for
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import check_list, check_texts
 from mabert.data.entities import is_tag
@@ -291,6 +291,8 @@ class TextModel:
     ) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
         """Does the work of `predict` on a stream; `paired` tells whether rows have two texts."""
         tuned = self.opened.encoding
+        if self.opened.use == "reader" and not paired:
+            raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
         if tuned is not None:
             if paired != tuned.pairs:
                 there = "pairs of texts, and the second ones are missing (--pair-column)"
@@ -303,8 +305,6 @@ class TextModel:
                 truncate=tuned.truncate if how.truncate is None else how.truncate,
             )
         if self.opened.use == "reader":
-            if not paired:
-                raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
             if how.truncate:
                 raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
             return answer_in_chunks(reading(self._read("reader")), rows, how)
@@ -316,8 +316,10 @@ class TextModel:
             loaded = self._read("tagger")
             finish = partial(heads.entities, loaded)
             return answer_in_chunks(Question("tagging", loaded, heads.tags(loaded), finish=finish), rows, how)
-        if self.opened.use == "masked_lm":
-            raise ValueError(f"{self.path} is a masked language model; `mabert finetune` makes a classifier of it")
+        headless = self.config.architectures == [class_for("encoder", self.config).__name__]
+        if headless or self.opened.use == "masked_lm":
+            kind = "an encoder without a head" if headless else "a masked language model"
+            raise ValueError(f"{self.path} is {kind}; `mabert finetune` makes a classifier of it")
         loaded = self._read("classifier")
         return answer_in_chunks(Question("predicting", loaded, heads.labels(loaded), pooled=True), rows, how)
 
