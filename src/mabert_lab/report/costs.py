@@ -414,11 +414,8 @@ def speed_over_length(rows: pd.DataFrame) -> str | None:
         axes.plot(places, own, "-" if model == title else "--", marker="o", ms=4, color=colour, label=title)
     axes.axhline(1, color=INK, linewidth=1)
     axes.annotate("the fastest rival", (places[-1], 1), (0, -4), textcoords="offset points", ha="right", va="top")
-    axes.set_ylim(bottom=0)
-    axes.set_xticks(places, [f"{n:,}" for n in found.columns])
-    axes.set_xlabel("tokens")
-    axes.set_ylabel("times as fast")
-    with_grid(axes)
+    axes.set_xticks(places, _heads(found.columns))
+    with_grid(axes, xlabel="tokens", ylabel="times as fast", ylim=(0, None))
     figure.legend(loc="outside right center", frameon=False, fontsize="small", reverse=True)
     return svg(figure)
 
@@ -469,8 +466,7 @@ def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition)
         axes.errorbar(own["length"], own["value"], ends if len(own) else None, elinewidth=0.9, **_strokes(model))
     remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
     axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
-    axes.set_ylabel("MiB" if measure == "memory" else "ms")
-    axes.set_yscale("log")
+    axes.set(ylabel="MiB" if measure == "memory" else "ms", yscale="log")
     low, high = axes.get_ylim()
     # Up to three decades there is room for ticks between the powers of ten.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
@@ -492,8 +488,7 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
         speeds = 1e3 * lengths / measured.loc[model, "value"]
         (line,) = axes.plot(lengths, speeds, label=NAMES[model], **_strokes(model))
         lines.append((lengths.iloc[-1], speeds.iloc[-1], line))
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("tokens a second")
+    axes.set(ylabel="tokens a second", ylim=(0, None))
     _over_lengths(axes, sorted(measured["length"].unique()))
     # Labels beside the lines, with the fastest at the longest input on top.
     handles = [line for *_, line in sorted(lines, key=lambda each: each[:2], reverse=True)]
@@ -503,15 +498,14 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
 
 def _strokes(model: str) -> dict[str, Any]:
     """Returns the line style of a model's own numbers."""
-    look, ours = LOOKS[model], model == "mabert"
-    dots = {"marker": look.marker, "markersize": 7 if ours else 5}
-    return {"color": look.colour, "linewidth": 2.8 if ours else 1.4, "zorder": 4 if ours else 3, **dots}
+    colour, marker = LOOKS[model]
+    width, size, above = (2.8, 7, 4) if model == "mabert" else (1.4, 5, 3)
+    return {"color": colour, "linewidth": width, "zorder": above, "marker": marker, "markersize": size}
 
 
 def _over_lengths(axes: Axes, lengths: Sequence[int]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, fontsize="small")
+    axes.set_xticks(lengths, _heads(lengths), rotation=45, fontsize="small")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("tokens")
-    with_grid(axes)
+    with_grid(axes, xlabel="tokens")

@@ -230,23 +230,17 @@ DASHED = (0, (4, 2.5))
 """Line style of the paper's numbers."""
 
 
-class Look(NamedTuple):
-    """Colour and marker of a model."""
-
-    colour: str
-    marker: str
-
-
 LOOKS = {
-    "bert": Look("#222222", "s"),
-    "albert": Look("#56b4e9", "^"),
-    "longformer": Look("#009e73", "v"),
-    "bigbird": Look("#e69f00", "D"),
-    "deberta": Look("#cc79a7", "P"),
-    "modernbert": Look("#0072b2", "X"),
-    "mabert": Look("#d55e00", "o"),
+    "bert": ("#222222", "s"),
+    "albert": ("#56b4e9", "^"),
+    "longformer": ("#009e73", "v"),
+    "bigbird": ("#e69f00", "D"),
+    "deberta": ("#cc79a7", "P"),
+    "modernbert": ("#0072b2", "X"),
+    "mabert": ("#d55e00", "o"),
 }
-"""Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow, invisible on white."""
+"""Colour and marker of each model: Okabe and Ito's colours, which colour-blind readers can distinguish, without the
+yellow, invisible on white."""
 
 
 def line_chart(
@@ -271,7 +265,7 @@ def line_chart(
     """
     figure = Drawing(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots()
-    colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()]
+    colours = COLOURS if len(lines) <= len(COLOURS) else [colour for colour, _ in LOOKS.values()]
     strokes = cycle(product(("-", "--", ":"), colours))  # a colour comes again in another style
     for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
         form = ("o" if dots else "") + style
@@ -279,9 +273,7 @@ def line_chart(
     for place, mark in enumerate(marks):
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":", label=None if place else "other length of windows")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    with_grid(axes)
+    with_grid(axes, xlabel=x_label, ylabel=y_label)
     if len(lines) > len(COLOURS):
         figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     else:
@@ -289,8 +281,9 @@ def line_chart(
     return svg(figure)
 
 
-def with_grid(axes: Axes) -> None:
-    """Sets a light grid, and removes the frame on sides without a scale."""
+def with_grid(axes: Axes, **settings: Any) -> None:
+    """Sets what `Axes.set` takes and a light grid, and removes the frame on sides without a scale."""
+    axes.set(**settings)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
@@ -212,9 +213,7 @@ def farthest_chart(drifts: Drifts) -> str:
         with_grid(axes)
     panels[0].set_xlim(nothing / 2, 3)
     panels[1].set_xlabel("largest mean cosine distance; 0 is rounding alone", fontsize="small")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
-    return svg(figure)
+    return _with_legend(figure, panels[0])
 
 
 def drift_chart(result: Drift) -> str:
@@ -229,14 +228,14 @@ def drift_chart(result: Drift) -> str:
                     label, colour, style = MASKINGS[row["masking"]]
                     heights = [max(distance, _FLOOR) for distance in row[vector]]
                     axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
-            axes.set_yscale("log")
-            axes.set_ylim(_FLOOR / 3, 3)
             axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
-            with_grid(axes)
-    for axes in panels[-1]:
-        axes.set_xlabel("padded positions")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("cosine distance")
-    handles, labels = panels[0][0].get_legend_handles_labels()
+            with_grid(axes, yscale="log", ylim=(_FLOOR / 3, 3), xlabel="padded positions", ylabel="cosine distance")
+            axes.label_outer()
+    return _with_legend(figure, panels[0][0])
+
+
+def _with_legend(figure: Figure, axes: Axes) -> str:
+    """Renders a figure as SVG, with the maskings of one of its panels below."""
+    handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     return svg(figure)

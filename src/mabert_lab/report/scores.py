@@ -531,9 +531,6 @@ def _scores(arm: Arm | None) -> pd.DataFrame:
     return pd.DataFrame() if arm is None else arm.scores
 
 
-_COLOURS = [look.colour for look in reversed(LOOKS.values())]
-
-
 def arm_averages(study: Study) -> pd.DataFrame:
     """Averages each arm over the tasks in `Study.averaged`; one row per arm.
 
@@ -563,7 +560,7 @@ def arm_chart(study: Study) -> str | None:
         mark = "D" if row.arm.name == study.reference else "o"
         if row.seeds:
             std = None if math.isnan(row.std) else row.std
-            panels[0].errorbar(row.mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
+            panels[0].errorbar(row.mean, height, xerr=std, fmt=mark, color=LOOKS["mabert"][0], capsize=2)
         if not math.isnan(row.paper):
             panels[1].plot(row.paper, height, mark, color=INK, markerfacecolor="none")
     labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in found["arm"]]
@@ -573,9 +570,8 @@ def arm_chart(study: Study) -> str | None:
     titles = ("here", "the paper's, same tasks" + " (flagged)" * flagged)
     for axes, title in zip(panels, titles, strict=False):
         axes.set_title(title, color=INK, fontsize="medium")
-        axes.set_xlabel("average score")
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        with_grid(axes)
+        with_grid(axes, xlabel="average score")
     return svg(drawing)
 
 
