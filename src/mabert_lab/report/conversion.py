@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 
-from mabert_lab.report.document import COLOURS, INK, Figure, from_template, line_chart, svg, table, with_grid
+from mabert_lab.report.charts import COLOURS, INK, Figure, line_chart, panels, svg, with_grid
+from mabert_lab.report.document import from_template, table
 
 KINDS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}
 """Colour and meaning of a layer's letter."""
@@ -86,8 +86,7 @@ def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str,
 
 def schedule(pattern: str, lost: Sequence[float]) -> Figure:
     """Draws a row of boxes, one per layer, each with a bar for the importance of its attention."""
-    drawing = Drawing(figsize=(6.4, 2.4), layout="constrained")
-    above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    drawing, (above, below) = panels((6.4, 2.4), 2, 1, sharex=True, height_ratios=(3, 1))
     for place, (letter, share) in enumerate(zip(pattern, lost, strict=True)):
         colour, _ = KINDS[letter]
         above.bar(place, share, width=0.7, color=colour)
@@ -104,9 +103,9 @@ def schedule(pattern: str, lost: Sequence[float]) -> Figure:
 
 def agreement(bands: dict[str, Any]) -> Figure:
     """Draws bars of student and floor side by side, one group per band of lengths."""
-    drawing = Drawing(figsize=(6.4, 2.8), layout="constrained")
+    drawing, both = panels((6.4, 2.8), 1, 2)
     shown = {"cosine": "cosine to the teacher", "neighbours": "nearest neighbours found"}
-    for axes, (what, title) in zip(drawing.subplots(1, 2), shown.items(), strict=True):
+    for axes, (what, title) in zip(both, shown.items(), strict=True):
         for shift, who, colour in ((-0.2, "student", COLOURS[0]), (0.2, "floor", "#b9c2c9")):
             places = [place + shift for place in range(len(bands))]
             axes.bar(places, [own[who][what] for own in bands.values()], width=0.38, color=colour, label=who)

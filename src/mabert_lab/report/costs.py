@@ -11,17 +11,17 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report import paper
-from mabert_lab.report.document import COLOURS, DASHED, INK, LOOKS, MISSING, Page, page, svg, table, with_grid
+from mabert_lab.report.charts import COLOURS, DASHED, INK, LOOKS, panels, svg, with_grid
+from mabert_lab.report.document import MISSING, Page, page, table, written
 from mabert_lab.report.efficiency import (
-    DTYPES,
     MEASURES,
     NAMES,
+    PROFILES,
     STATUSES,
     Condition,
     Ratio,
@@ -33,12 +33,6 @@ from mabert_lab.report.efficiency import (
 )
 from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.studies import LEVEL
-
-PROFILES = {
-    "paper": "The paper's settings",
-    "stock": "Rivals as transformers runs them",
-    "best": "Each model at its best",
-}
 
 GROUPS: dict[str, Sequence[str]] = {
     "mean of the paper's five baselines": paper.BASELINES,
@@ -107,8 +101,8 @@ def letters(results: Results | None) -> dict[str, str]:
 
 def name_of(condition: Condition, short: Mapping[str, str] | None = None) -> str:
     """Describes a condition, with a letter for its machine if given."""
-    on = f" on {(short or {}).get(condition.machine, condition.machine)}" if condition.machine else ""
-    return f"{PROFILES[condition.profile]}, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
+    machine = (short or {}).get(condition.machine, condition.machine)
+    return f"{PROFILES[condition.profile]}, {condition._replace(machine=machine).place}"
 
 
 def file_of(condition: Condition) -> str:
@@ -271,9 +265,7 @@ def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
     start = f"{rule['from']:,} to " if "from" in rule else "at "
     length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
     settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
-    on = f" on {condition.machine}" if condition.machine else ""
-    dtype = DTYPES.get(condition.dtype, condition.dtype)
-    return verdict_on(claim, f"{length}{settings}{dtype}, {condition.device}{on}", compared)
+    return verdict_on(claim, f"{length}{settings}{condition.place}", compared)
 
 
 def _held(
@@ -284,10 +276,15 @@ def _held(
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
-        asked = [(each, at) for each in (model, *group) for at in (start, length) if at is not None]
-        return Comparison(who, None, needs=tuple(_lacking(rows, *each) for each in asked if not _known(rows, *each)))
-    value = "" if found.value is None else f" {_written(found.value)}" if found.at_least is None else " at least"
-    low, high = map(_written, found.span)
+        lacking = [
+            ("more memory for" if rows["status"].get((each, at)) == "out of memory" else "a number of", each, at)
+            for each in (model, *group)
+            for at in (start, length)
+            if at is not None and not len(spans(rows, at, [each]))
+        ]
+        return Comparison(who, None, needs=tuple((kind, f"{NAMES[each]} at {at:,}") for kind, each, at in lacking))
+    value = "" if found.value is None else f" {_times(found.value)}" if found.at_least is None else " at least"
+    low, high = map(_times, found.span)
     spread = "" if low == high else f" [{low}, {high}]"
     at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
     calls = "" if found.calls is None else f", {found.calls} calls or more"
@@ -297,17 +294,7 @@ def _held(
     return Comparison("", sign, outcome, numbers, found.span[0], needs)
 
 
-def _known(rows: pd.DataFrame, model: str, length: int) -> bool:
-    return model in spans(rows, length, [model])
-
-
-def _lacking(rows: pd.DataFrame, model: str, length: int) -> tuple[str, str]:
-    """Returns what it would take to measure a model."""
-    status = rows["status"].get((model, length))
-    return "more memory for" if status == "out of memory" else "a number of", f"{NAMES[model]} at {length:,}"
-
-
-def _written(ratio: float) -> str:
+def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if math.isfinite(ratio) else "\u221e"
 
 
@@ -366,18 +353,17 @@ def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
 def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
     """Makes a table of milliseconds by length, one row per contender, with the rows of `speeds` below."""
     lengths = sorted(rows["length"].unique())
-    medians = _medians(rows)
-    lines = [(title, *(_or_missing(medians.at[title, n], ",.0f") for n in lengths)) for title in medians.index]
-    for title, speed in speeds(rows).iterrows():
-        own = (_or_missing(speed[n], ".2f", bold=True) for n in lengths)
-        lines.append((f"**{title}: its speed, in the fastest rival's**", *own))
+    lines = [(title, *(written(own[n], "{:,.0f}") for n in lengths)) for title, own in _medians(rows).iterrows()]
+    for title, own in speeds(rows).iterrows():
+        speed = (written(own[n], "**{:.2f}**") for n in lengths)
+        lines.append((f"**{title}: its speed, in the fastest rival's**", *speed))
     dtype, samples = rows["dtype"].iloc[0], rows["samples"].dropna()
     notes = [f"Medians of {samples.min():.0f} to {samples.max():.0f} calls, {dtype}; {name}."]
     settings = rows.dropna(subset="setting").groupby("title", sort=False)["setting"].unique()
     notes += ["; ".join(f"{title}: {' or '.join(given)}" for title, given in settings.items()) + "."]
     missing = rows[rows["median_ms"].isna()]
     notes += [f"{row.title} at {row.length:,} tokens: {row.reason}." for row in missing.itertuples()]
-    return table("Latency of a forward, ms", ("", *(f"{n:,}" for n in lengths)), lines, notes)
+    return table("Latency of a forward, ms", ("", *_heads(lengths)), lines, notes)
 
 
 def speeds(rows: pd.DataFrame) -> pd.DataFrame:
@@ -393,19 +379,12 @@ def _medians(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.pivot(index="title", columns="length", values="median_ms").reindex(rows["title"].unique())
 
 
-def _or_missing(value: float, form: str, bold: bool = False) -> str:
-    if pd.isna(value):
-        return MISSING
-    return f"**{value:{form}}**" if bold else f"{value:{form}}"
-
-
 def speed_over_length(rows: pd.DataFrame) -> str | None:
     """Draws `speeds` over length, with a line at the fastest rival; None if there is none of ours or no rival."""
     found = speeds(rows).dropna(how="all")
     if not len(found):
         return None
-    figure = Figure(figsize=(7.0, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panels((7.0, 3.4))
     places = range(len(found.columns))
     colours: dict[str, str] = {}
     for title, own in found.iterrows():
@@ -438,13 +417,13 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
     if not tables:
         return None
     size, columns = {1: ((4.9, 5.6), 2), 2: ((8.0, 5.2), 3), 3: ((11.7, 4.9), 5)}[len(tables)]
-    figure = Figure(figsize=size, layout="constrained")
-    for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
+    figure, (line,) = panels(size, 1, len(tables), squeeze=False)
+    for axes, (measure, rows) in zip(line, tables.items(), strict=True):
         _scaling(axes, measure, rows, condition)
     shown = pd.concat(tables.values())
     names = [name for name in NAMES if name in paper.MODELS or name in set(shown["model"])]
     handles = [Line2D([], [], label=NAMES[name], **_strokes(name)) for name in names]
-    here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
+    here = f"solid: measured, {condition._replace(machine='').place}"
     handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
     handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="dashed: the paper's, A100, bf16"))
     if causes := [status for status in STATUSES[1:] if status in set(shown["status"])]:
@@ -481,8 +460,7 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
     if rows is None or rows["value"].isna().all():
         return None
     measured = rows.dropna(subset="value")
-    figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-    axes, lines = figure.subplots(), []
+    (figure, axes), lines = panels((8.0, 3.6)), []
     for model in measured.index.unique("model"):
         lengths = measured.loc[model, "length"]
         speeds = 1e3 * lengths / measured.loc[model, "value"]

@@ -50,7 +50,11 @@ NAMES = {**{model: paper.MODELS[model] for model in paper.BASELINES}, "modernber
 
 MEASURES = {"memory": "peak memory", "latency": "latency", "training": "training step"}
 
-PROFILES = ("paper", "stock", "best")
+PROFILES = {
+    "paper": "The paper's settings",
+    "stock": "Rivals as transformers runs them",
+    "best": "Each model at its best",
+}
 
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 
@@ -63,7 +67,7 @@ _NUMBER = {"memory": "peak_mib", "latency": "median_ms", "training": "median_ms"
 MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
 """Numbers that a row may lack, depending on its measure, status and age."""
 
-_KNOWN = {"measure": tuple(MEASURES), "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
+_KNOWN = {"measure": MEASURES, "profile": PROFILES, "model": NAMES, "status": STATUSES}
 
 _LEAST_ANCHORS = 3  # for files without counts: the minimum of every protocol
 
@@ -83,6 +87,12 @@ class Condition(NamedTuple):
     dtype: str
     device: str
     machine: str = ""
+
+    @property
+    def place(self) -> str:
+        """Precision, device and machine, as printed."""
+        on = f" on {self.machine}" if self.machine else ""
+        return f"{DTYPES.get(self.dtype, self.dtype)}, {self.device}{on}"
 
 
 _CONDITION = list(Condition._fields)
