@@ -350,23 +350,20 @@ def _told(own: pd.DataFrame, verdict: str) -> str:
     """Describes the numbers at a claim's places, by verdict if these differ, and how many places tell nothing."""
     if verdict in (OPEN, UNMEASURED):  # another folder decides it
         return "; ".join(own["where"]) if verdict == OPEN else ""
-    by_verdict = {each: own[own["verdict"] == each] for each in (HOLDS, FAILS, OPEN, UNMEASURED)}
+    places = {each: own[own["verdict"] == each] for each in (HOLDS, FAILS, OPEN, UNMEASURED)}
+    places = {each: these for each, these in places.items() if len(these)}
     if own["group"].all():
-        del by_verdict[UNMEASURED]
-        return ". ".join(
-            f"**{each}:** {_counted(each, these, own)}" for each, these in by_verdict.items() if len(these)
-        )
+        counted = {each: _counted(each, these, own) for each, these in places.items() if each != UNMEASURED}
+        return ". ".join(f"**{each}:** {told}" for each, told in counted.items())
     parts = []
-    for each, these in by_verdict.items():
+    for each, these in places.items():
         if each in (HOLDS, FAILS):
             shown = [f"{row.weakest} ({row.marked})" for row in these.itertuples()]
             more = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
             told = "; ".join([*shown[:_SHOWN], *more])
         else:
             told = these["short"].iloc[0] if len(these) == 1 else f"{len(these)} places"
-        if len(these):
-            named = verdict == DEPENDS or each in (OPEN, UNMEASURED)
-            parts.append(f"**{each}:** {told}" if named else told)
+        parts.append(told if each == verdict else f"**{each}:** {told}")
     return ". ".join(parts)
 
 
