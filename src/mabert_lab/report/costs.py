@@ -335,10 +335,6 @@ def least_calls(comparisons: int = 1) -> tuple[int, int]:
     return next(pair for pair in pairs if comparisons * chance_apart(*pair) < 1 - LEVEL)
 
 
-OURS = "mabert"
-"""Prefix of the names of this package's model."""
-
-
 def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
     """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
     return page("engines.md", "Models in their engines", files=list(files), costs=sys.modules[__name__])
@@ -370,7 +366,7 @@ def speeds(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns how many times as fast as the fastest rival of its precision, 8 bits or more, each of ours is: a row per
     title, a column per length."""
     medians = _medians(rows)
-    ours, short = medians.index.str.startswith(NAMES[OURS]), medians.index.str.endswith("int8")
+    ours, short = medians.index.str.startswith(NAMES["mabert"]), medians.index.str.endswith("int8")
     rivals = {kind: medians[~ours & (short == kind)].min() for kind in (False, True)}
     return pd.DataFrame({title: rivals[title.endswith("int8")] / medians.loc[title] for title in medians.index[ours]}).T
 
