@@ -35,7 +35,8 @@ from mabert.train.recipe import FinetuneRecipe, load_recipe
 from mabert.train.run import RESULT
 from mabert_lab.english import installed_documentation, scrambled, sentences
 from mabert_lab.report import conversion as converted
-from mabert_lab.report.document import Figure, from_template, line_chart, loss_chart
+from mabert_lab.report.charts import Figure, line_chart, loss_chart
+from mabert_lab.report.document import from_template
 
 TEACHER = "sentence-transformers/all-MiniLM-L6-v2"
 TOKENS = 400_000

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mabert_lab import demo
-from mabert_lab.report.document import line_chart
+from mabert_lab.report.charts import line_chart
 
 
 def render(told):
@@ -114,7 +114,7 @@ def test_the_change_of_length_is_where_the_run_had_it(monkeypatch, stages, said,
         marked.append(list(marks))
         return line_chart(curves, *labels, marks=marks, dots=dots)
 
-    monkeypatch.setattr("mabert_lab.report.document.line_chart", spy)
+    monkeypatch.setattr("mabert_lab.report.charts.line_chart", spy)
     assert said in render(result(stages))
     assert marked == [lines]
 

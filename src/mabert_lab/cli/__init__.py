@@ -28,13 +28,13 @@ def draw(command: str, result: dict[str, Any], folder: Path) -> Iterator[str]:
             write_text(folder / "conversion.html", render(result))
             yield f"{folder / 'conversion.html'}: its figures"
         elif command == "pretrain":
-            from mabert_lab.report.document import loss_chart, on_paper, stage_ends
+            from mabert_lab.report.charts import loss_chart, on_paper, stage_ends
 
             outcome = result["outcome"]
             chart = loss_chart(outcome["history"], stage_ends(outcome["steps"], result["request"]["stages"]))
             write_text(folder / "loss.svg", on_paper(chart))
         elif command == "finetune":
-            from mabert_lab.report.document import losses_chart, on_paper
+            from mabert_lab.report.charts import losses_chart, on_paper
 
             if tables := sorted((folder / HISTORIES).glob("*.csv")):
                 write_text(folder / "loss.svg", on_paper(losses_chart(tables)))

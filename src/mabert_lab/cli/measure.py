@@ -195,8 +195,8 @@ def plan_of(options: argparse.Namespace) -> Any:
 
 def report_on(files: list[str], output: Path) -> Path:
     """Writes tables and figures of efficiency results to a folder; returns the file of the tables."""
+    from mabert_lab.report.charts import on_paper
     from mabert_lab.report.costs import efficiency_page, engines_page
-    from mabert_lab.report.document import on_paper
     from mabert_lab.report.whole import find
 
     (found,) = find(files, apart=False)

@@ -189,7 +189,8 @@ def run_drift(options: argparse.Namespace) -> None:
     from mabert.model.config import MaBertConfig
     from mabert.opening.opened import open_model
     from mabert_lab.bench.results import path_of, write
-    from mabert_lab.report.document import markdown, on_paper
+    from mabert_lab.report.charts import on_paper
+    from mabert_lab.report.document import markdown
     from mabert_lab.report.drift import drift_chart, drift_tables
     from mabert_lab.study.drift import LENGTHS, drift, unfinished_file
 

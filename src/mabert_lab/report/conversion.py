@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Rectangle
 
-from mabert_lab.report.document import COLOURS, INK, Figure, from_template, line_chart, svg, table, with_grid
+from mabert_lab.report.charts import COLOURS, INK, Figure, line_chart, panels, svg, with_grid
+from mabert_lab.report.document import from_template, table
 
 KINDS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}
 """Colour and meaning of a layer's letter."""
@@ -86,39 +86,31 @@ def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str,
 
 def schedule(pattern: str, lost: Sequence[float]) -> Figure:
     """Draws a row of boxes, one per layer, each with a bar for the importance of its attention."""
-    drawing = Drawing(figsize=(6.4, 2.4), layout="constrained")
-    above, below = drawing.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    drawing, (above, below) = panels((6.4, 2.4), 2, 1, sharex=True, height_ratios=(3, 1))
     for place, (letter, share) in enumerate(zip(pattern, lost, strict=True)):
         colour, _ = KINDS[letter]
         above.bar(place, share, width=0.7, color=colour)
         below.add_patch(Rectangle((place - 0.42, 0), 0.84, 1, facecolor=colour, edgecolor=INK, linewidth=0.8))
         below.text(place, 0.5, letter, color="white", ha="center", va="center", weight="bold")
-    above.set_ylabel("importance")
-    above.set_ylim(bottom=0)
     above.tick_params(bottom=False)
-    with_grid(above)
-    below.set_xlim(-0.6, len(pattern) - 0.4)
-    below.set_ylim(-0.05, 1.05)
-    below.set_yticks([])
+    with_grid(above, ylabel="importance", ylim=(0, None))
     below.set_xticks(range(len(pattern)), map(str, range(1, len(pattern) + 1)))
+    below.set(xlim=(-0.6, len(pattern) - 0.4), ylim=(-0.05, 1.05), yticks=[], xlabel="layer")
     below.tick_params(bottom=False)
     below.spines[:].set_visible(False)
-    below.set_xlabel("layer")
     return Figure(svg(drawing), f"The schedule {pattern}, with each layer's importance")
 
 
 def agreement(bands: dict[str, Any]) -> Figure:
     """Draws bars of student and floor side by side, one group per band of lengths."""
-    drawing = Drawing(figsize=(6.4, 2.8), layout="constrained")
+    drawing, both = panels((6.4, 2.8), 1, 2)
     shown = {"cosine": "cosine to the teacher", "neighbours": "nearest neighbours found"}
-    for axes, (what, title) in zip(drawing.subplots(1, 2), shown.items(), strict=True):
+    for axes, (what, title) in zip(both, shown.items(), strict=True):
         for shift, who, colour in ((-0.2, "student", COLOURS[0]), (0.2, "floor", "#b9c2c9")):
             places = [place + shift for place in range(len(bands))]
             axes.bar(places, [own[who][what] for own in bands.values()], width=0.38, color=colour, label=who)
         axes.set_xticks(range(len(bands)), bands)
-        axes.set_xlabel("tokens of a text")
         axes.set_title(title, fontsize=10)
-        axes.set_ylim(top=1)
-        with_grid(axes)
+        with_grid(axes, xlabel="tokens of a text", ylim=(None, 1))
     drawing.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return Figure(svg(drawing), "Cosine to the teacher and nearest neighbours found, by tokens")

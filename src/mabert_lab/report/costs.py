@@ -11,17 +11,17 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report import paper
-from mabert_lab.report.document import COLOURS, DASHED, INK, LOOKS, MISSING, Page, page, svg, table, with_grid
+from mabert_lab.report.charts import COLOURS, DASHED, INK, LOOKS, panels, svg, with_grid
+from mabert_lab.report.document import MISSING, Page, page, table, written
 from mabert_lab.report.efficiency import (
-    DTYPES,
     MEASURES,
     NAMES,
+    PROFILES,
     STATUSES,
     Condition,
     Ratio,
@@ -33,12 +33,6 @@ from mabert_lab.report.efficiency import (
 )
 from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.studies import LEVEL
-
-PROFILES = {
-    "paper": "The paper's settings",
-    "stock": "Rivals as transformers runs them",
-    "best": "Each model at its best",
-}
 
 GROUPS: dict[str, Sequence[str]] = {
     "mean of the paper's five baselines": paper.BASELINES,
@@ -107,8 +101,8 @@ def letters(results: Results | None) -> dict[str, str]:
 
 def name_of(condition: Condition, short: Mapping[str, str] | None = None) -> str:
     """Describes a condition, with a letter for its machine if given."""
-    on = f" on {(short or {}).get(condition.machine, condition.machine)}" if condition.machine else ""
-    return f"{PROFILES[condition.profile]}, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}{on}"
+    machine = (short or {}).get(condition.machine, condition.machine)
+    return f"{PROFILES[condition.profile]}, {condition._replace(machine=machine).place}"
 
 
 def file_of(condition: Condition) -> str:
@@ -271,9 +265,7 @@ def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
     start = f"{rule['from']:,} to " if "from" in rule else "at "
     length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
     settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
-    on = f" on {condition.machine}" if condition.machine else ""
-    dtype = DTYPES.get(condition.dtype, condition.dtype)
-    return verdict_on(claim, f"{length}{settings}{dtype}, {condition.device}{on}", compared)
+    return verdict_on(claim, f"{length}{settings}{condition.place}", compared)
 
 
 def _held(
@@ -284,10 +276,15 @@ def _held(
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
-        asked = [(each, at) for each in (model, *group) for at in (start, length) if at is not None]
-        return Comparison(who, None, needs=tuple(_lacking(rows, *each) for each in asked if not _known(rows, *each)))
-    value = "" if found.value is None else f" {_written(found.value)}" if found.at_least is None else " at least"
-    low, high = map(_written, found.span)
+        lacking = [
+            ("more memory for" if rows["status"].get((each, at)) == "out of memory" else "a number of", each, at)
+            for each in (model, *group)
+            for at in (start, length)
+            if at is not None and not len(spans(rows, at, [each]))
+        ]
+        return Comparison(who, None, needs=tuple((kind, f"{NAMES[each]} at {at:,}") for kind, each, at in lacking))
+    value = "" if found.value is None else f" {_times(found.value)}" if found.at_least is None else " at least"
+    low, high = map(_times, found.span)
     spread = "" if low == high else f" [{low}, {high}]"
     at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
     calls = "" if found.calls is None else f", {found.calls} calls or more"
@@ -297,17 +294,7 @@ def _held(
     return Comparison("", sign, outcome, numbers, found.span[0], needs)
 
 
-def _known(rows: pd.DataFrame, model: str, length: int) -> bool:
-    return model in spans(rows, length, [model])
-
-
-def _lacking(rows: pd.DataFrame, model: str, length: int) -> tuple[str, str]:
-    """Returns what it would take to measure a model."""
-    status = rows["status"].get((model, length))
-    return "more memory for" if status == "out of memory" else "a number of", f"{NAMES[model]} at {length:,}"
-
-
-def _written(ratio: float) -> str:
+def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if math.isfinite(ratio) else "\u221e"
 
 
@@ -348,10 +335,6 @@ def least_calls(comparisons: int = 1) -> tuple[int, int]:
     return next(pair for pair in pairs if comparisons * chance_apart(*pair) < 1 - LEVEL)
 
 
-OURS = "mabert"
-"""Prefix of the names of this package's model."""
-
-
 def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
     """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
     return page("engines.md", "Models in their engines", files=list(files), costs=sys.modules[__name__])
@@ -366,25 +349,24 @@ def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
 def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
     """Makes a table of milliseconds by length, one row per contender, with the rows of `speeds` below."""
     lengths = sorted(rows["length"].unique())
-    medians = _medians(rows)
-    lines = [(title, *(_or_missing(medians.at[title, n], ",.0f") for n in lengths)) for title in medians.index]
-    for title, speed in speeds(rows).iterrows():
-        own = (_or_missing(speed[n], ".2f", bold=True) for n in lengths)
-        lines.append((f"**{title}: its speed, in the fastest rival's**", *own))
+    lines = [(title, *(written(own[n], "{:,.0f}") for n in lengths)) for title, own in _medians(rows).iterrows()]
+    for title, own in speeds(rows).iterrows():
+        speed = (written(own[n], "**{:.2f}**") for n in lengths)
+        lines.append((f"**{title}: its speed, in the fastest rival's**", *speed))
     dtype, samples = rows["dtype"].iloc[0], rows["samples"].dropna()
     notes = [f"Medians of {samples.min():.0f} to {samples.max():.0f} calls, {dtype}; {name}."]
     settings = rows.dropna(subset="setting").groupby("title", sort=False)["setting"].unique()
     notes += ["; ".join(f"{title}: {' or '.join(given)}" for title, given in settings.items()) + "."]
     missing = rows[rows["median_ms"].isna()]
     notes += [f"{row.title} at {row.length:,} tokens: {row.reason}." for row in missing.itertuples()]
-    return table("Latency of a forward, ms", ("", *(f"{n:,}" for n in lengths)), lines, notes)
+    return table("Latency of a forward, ms", ("", *_heads(lengths)), lines, notes)
 
 
 def speeds(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns how many times as fast as the fastest rival of its precision, 8 bits or more, each of ours is: a row per
     title, a column per length."""
     medians = _medians(rows)
-    ours, short = medians.index.str.startswith(NAMES[OURS]), medians.index.str.endswith("int8")
+    ours, short = medians.index.str.startswith(NAMES["mabert"]), medians.index.str.endswith("int8")
     rivals = {kind: medians[~ours & (short == kind)].min() for kind in (False, True)}
     return pd.DataFrame({title: rivals[title.endswith("int8")] / medians.loc[title] for title in medians.index[ours]}).T
 
@@ -393,19 +375,12 @@ def _medians(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.pivot(index="title", columns="length", values="median_ms").reindex(rows["title"].unique())
 
 
-def _or_missing(value: float, form: str, bold: bool = False) -> str:
-    if pd.isna(value):
-        return MISSING
-    return f"**{value:{form}}**" if bold else f"{value:{form}}"
-
-
 def speed_over_length(rows: pd.DataFrame) -> str | None:
     """Draws `speeds` over length, with a line at the fastest rival; None if there is none of ours or no rival."""
     found = speeds(rows).dropna(how="all")
     if not len(found):
         return None
-    figure = Figure(figsize=(7.0, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panels((7.0, 3.4))
     places = range(len(found.columns))
     colours: dict[str, str] = {}
     for title, own in found.iterrows():
@@ -414,11 +389,8 @@ def speed_over_length(rows: pd.DataFrame) -> str | None:
         axes.plot(places, own, "-" if model == title else "--", marker="o", ms=4, color=colour, label=title)
     axes.axhline(1, color=INK, linewidth=1)
     axes.annotate("the fastest rival", (places[-1], 1), (0, -4), textcoords="offset points", ha="right", va="top")
-    axes.set_ylim(bottom=0)
-    axes.set_xticks(places, [f"{n:,}" for n in found.columns])
-    axes.set_xlabel("tokens")
-    axes.set_ylabel("times as fast")
-    with_grid(axes)
+    axes.set_xticks(places, _heads(found.columns))
+    with_grid(axes, xlabel="tokens", ylabel="times as fast", ylim=(0, None))
     figure.legend(loc="outside right center", frameon=False, fontsize="small", reverse=True)
     return svg(figure)
 
@@ -441,13 +413,13 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
     if not tables:
         return None
     size, columns = {1: ((4.9, 5.6), 2), 2: ((8.0, 5.2), 3), 3: ((11.7, 4.9), 5)}[len(tables)]
-    figure = Figure(figsize=size, layout="constrained")
-    for axes, (measure, rows) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items(), strict=True):
+    figure, (line,) = panels(size, 1, len(tables), squeeze=False)
+    for axes, (measure, rows) in zip(line, tables.items(), strict=True):
         _scaling(axes, measure, rows, condition)
     shown = pd.concat(tables.values())
     names = [name for name in NAMES if name in paper.MODELS or name in set(shown["model"])]
     handles = [Line2D([], [], label=NAMES[name], **_strokes(name)) for name in names]
-    here = f"solid: measured, {DTYPES.get(condition.dtype, condition.dtype)}, {condition.device}"
+    here = f"solid: measured, {condition._replace(machine='').place}"
     handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
     handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="dashed: the paper's, A100, bf16"))
     if causes := [status for status in STATUSES[1:] if status in set(shown["status"])]:
@@ -469,8 +441,7 @@ def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition)
         axes.errorbar(own["length"], own["value"], ends if len(own) else None, elinewidth=0.9, **_strokes(model))
     remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
     axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
-    axes.set_ylabel("MiB" if measure == "memory" else "ms")
-    axes.set_yscale("log")
+    axes.set(ylabel="MiB" if measure == "memory" else "ms", yscale="log")
     low, high = axes.get_ylim()
     # Up to three decades there is room for ticks between the powers of ten.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
@@ -485,15 +456,13 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
     if rows is None or rows["value"].isna().all():
         return None
     measured = rows.dropna(subset="value")
-    figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-    axes, lines = figure.subplots(), []
+    (figure, axes), lines = panels((8.0, 3.6)), []
     for model in measured.index.unique("model"):
         lengths = measured.loc[model, "length"]
         speeds = 1e3 * lengths / measured.loc[model, "value"]
         (line,) = axes.plot(lengths, speeds, label=NAMES[model], **_strokes(model))
         lines.append((lengths.iloc[-1], speeds.iloc[-1], line))
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("tokens a second")
+    axes.set(ylabel="tokens a second", ylim=(0, None))
     _over_lengths(axes, sorted(measured["length"].unique()))
     # Labels beside the lines, with the fastest at the longest input on top.
     handles = [line for *_, line in sorted(lines, key=lambda each: each[:2], reverse=True)]
@@ -503,15 +472,14 @@ def speed_chart(results: Results, condition: Condition) -> str | None:
 
 def _strokes(model: str) -> dict[str, Any]:
     """Returns the line style of a model's own numbers."""
-    look, ours = LOOKS[model], model == "mabert"
-    dots = {"marker": look.marker, "markersize": 7 if ours else 5}
-    return {"color": look.colour, "linewidth": 2.8 if ours else 1.4, "zorder": 4 if ours else 3, **dots}
+    colour, marker = LOOKS[model]
+    width, size, above = (2.8, 7, 4) if model == "mabert" else (1.4, 5, 3)
+    return {"color": colour, "linewidth": width, "zorder": above, "marker": marker, "markersize": size}
 
 
 def _over_lengths(axes: Axes, lengths: Sequence[int]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], rotation=45, fontsize="small")
+    axes.set_xticks(lengths, _heads(lengths), rotation=45, fontsize="small")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("tokens")
-    with_grid(axes)
+    with_grid(axes, xlabel="tokens")

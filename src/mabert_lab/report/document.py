@@ -1,28 +1,24 @@
-"""Pages: Markdown from a template, the same as one HTML page that loads nothing else, and their figures as inline SVG.
+"""Pages: Markdown from a template, the same as one HTML page that loads nothing else, with figures inline.
 
 Tables are data frames of text with a title and notes in their attributes. Pages without a Markdown version have their
 own HTML template, which extends the page's.
 """
 
-import io
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate, chain, count, cycle, pairwise, product
+from itertools import chain, count, pairwise, product
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, pass_eval_context
 from jinja2.nodes import EvalContext
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import MaxNLocator
 
 MISSING = "\N{EN DASH}"
 
@@ -32,13 +28,6 @@ FLAG = "**Flagged:** "
 _FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 _NUMBER = re.compile(r"(\*\*)?(≥ ?)?([-+]?\d[\d,]*(\.\d+)?)(?![-.\w])")
-
-
-class Figure(NamedTuple):
-    """A figure as SVG, with a description for those who do not see it."""
-
-    svg: str
-    description: str
 
 
 @dataclass(frozen=True)
@@ -152,6 +141,11 @@ def markdown(frame: pd.DataFrame) -> Markup:
     return Markup("\n\n".join([*caption, grid, *(f"> {plain(note)}" for note in frame.attrs["notes"])]))
 
 
+def written(value: float | None, form: str = "{:.3f}", unit: float = 1) -> str:
+    """Formats a number, or marks a missing one."""
+    return MISSING if value is None or math.isnan(value) else form.format(value * unit if unit != 1 else value)
+
+
 def plain(text: object) -> str:
     """Puts text on one line and escapes Markdown blocks and HTML, since titles and notes may be user input."""
     return " ".join(str(text).split()).replace("<", "&lt;")
@@ -221,127 +215,3 @@ _TEMPLATES.filters |= {
     "table": _table,
     "flat": lambda nested: pd.json_normalize([dict(nested)]).iloc[0].items(),
 }
-
-INK = "#1b2a38"
-
-COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
-
-DASHED = (0, (4, 2.5))
-"""Line style of the paper's numbers."""
-
-
-class Look(NamedTuple):
-    """Colour and marker of a model."""
-
-    colour: str
-    marker: str
-
-
-LOOKS = {
-    "bert": Look("#222222", "s"),
-    "albert": Look("#56b4e9", "^"),
-    "longformer": Look("#009e73", "v"),
-    "bigbird": Look("#e69f00", "D"),
-    "deberta": Look("#cc79a7", "P"),
-    "modernbert": Look("#0072b2", "X"),
-    "mabert": Look("#d55e00", "o"),
-}
-"""Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow, invisible on white."""
-
-
-def line_chart(
-    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    x_label: str,
-    y_label: str,
-    *,
-    dots: bool = False,
-    marks: Sequence[float] = (),
-) -> str:
-    """Draws curves over one axis.
-
-    Args:
-        lines: x and y values by name.
-        x_label: Label of x with its unit; x is a count.
-        y_label: Label of y with its unit.
-        dots: Whether to mark each point, if there are few.
-        marks: x values of vertical lines: of a pretraining, where its windows change length.
-
-    Returns:
-        SVG text.
-    """
-    figure = Drawing(figsize=(6.4, 3.2), layout="constrained")
-    axes = figure.subplots()
-    colours = COLOURS if len(lines) <= len(COLOURS) else [look.colour for look in LOOKS.values()]
-    strokes = cycle(product(("-", "--", ":"), colours))  # a colour comes again in another style
-    for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
-        form = ("o" if dots else "") + style
-        axes.plot(x, y, form, label=name, color=colour, linewidth=1.6, markersize=4.5)
-    for place, mark in enumerate(marks):
-        axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":", label=None if place else "other length of windows")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    with_grid(axes)
-    if len(lines) > len(COLOURS):
-        figure.legend(loc="outside right upper", frameon=False, fontsize="small")
-    else:
-        axes.legend(frameon=False)
-    return svg(figure)
-
-
-def with_grid(axes: Axes) -> None:
-    """Sets a light grid, and removes the frame on sides without a scale."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-
-
-def svg(figure: Drawing) -> str:
-    """Renders a figure as SVG without XML preamble; text stays text, so that it can be searched and read aloud."""
-    out = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "mabert"}):
-        figure.savefig(out, format="svg", metadata=nothing, transparent=True)
-    text = out.getvalue()
-    return text[text.index("<svg") :]
-
-
-def on_paper(svg_text: str) -> str:
-    """Adds a white background, for a file that may be shown on a dark one."""
-    return svg_text.replace("<svg ", '<svg style="background: #fff" ', 1)
-
-
-def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
-    """Draws training and held-out loss over the steps of a pretraining, as SVG.
-
-    Args:
-        history: The run's log, as in its `result.json`.
-        marks: Steps to mark, such as those at which the windows grow.
-    """
-    logged = [entry for entry in history if "loss" in entry]
-    held_out = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
-    lines = {
-        "training": ([entry["step"] for entry in logged], [entry["loss"] for entry in logged]),
-        "held out": (list(held_out), list(held_out.values())),
-    }
-    return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
-
-
-def losses_chart(tables: Sequence[Path]) -> str:
-    """Draws the training losses of a fine-tuning, a line for each of its trainings, as SVG.
-
-    Args:
-        tables: The trainings' logs in CSV, with the columns `step` and `loss`.
-    """
-    logged = {table.stem: pd.read_csv(table).dropna(subset="loss") for table in tables}
-    lines = {name: (rows["step"], rows["loss"]) for name, rows in logged.items()}
-    return line_chart(lines, "step", "training loss")
-
-
-def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Returns the steps at which a run's windows change length.
-
-    Args:
-        steps: Steps of the whole run.
-        stages: The stages in its request, each with its `share` of the steps.
-    """
-    return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

@@ -8,10 +8,12 @@ from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from mabert_lab.report.document import INK, MISSING, svg, table, with_grid
+from mabert_lab.report.charts import INK, panels, svg, with_grid
+from mabert_lab.report.document import MISSING, table
 from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
 
 Drift = Mapping[str, Any]
@@ -51,6 +53,10 @@ def names_of(drifts: Drifts) -> list[str]:
     ]
 
 
+def _trained(result: Drift) -> list[Mapping[str, Any]]:
+    return [row for row in result["rows"] if row["weights"] == "trained"]
+
+
 def farthest(row: Mapping[str, Sequence[float]]) -> float:
     """Returns a row's largest distance over the lengths of padding, of the vector that moves further."""
     return max(max(row[vector]) for vector in VECTORS)
@@ -63,10 +69,9 @@ def drift_tables(result: Drift) -> list[pd.DataFrame]:
         "by: the first masking that leaves nothing beyond that.",
         "Exact is a third mask in the Mamba layers, after the convolution; unpadded takes padding out of the batch.",
     ]
-    tables = []
+    tables, said = [], {"none": "no drift", None: "nothing"}
     for vector, title in VECTORS.items():
         found, cured = _farthest(result, vector), cures(result, vector)
-        said = {"none": "no drift", None: "nothing"}
         rows = [
             (*situation, *map(written, far), said.get(cured[situation], cured[situation]))
             for situation, *far in found.itertuples()
@@ -101,71 +106,6 @@ than the second is."""
 LEAST = 16
 """Minimum texts for a decision."""
 
-Curves = Mapping[str, Mapping[str, Any]]
-"""Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
-
-
-def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
-    """Yields a verdict for each model and situation."""
-    for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
-        trained = [row for row in result["rows"] if row["weights"] == "trained"]
-        scans = dict.fromkeys(row["direction"] for row in trained)
-        for scan, (side, attention) in product(scans, SITUATIONS):
-            where = (scan, side, attention)
-            rows = [row for row in trained if (row["direction"], row["side"], row["attention"]) == where]
-            papers = where == ("forward", *SITUATIONS[0])
-            place = f"{scan} scan, padding {side}, attention {attention}" + ", the paper's setting" * papers
-            place += f", {name}" if len(drifts) > 1 else ""
-            group = "the paper's setting" if papers else f"attention {attention}"
-            verdict = verdict_on(claim, place, _compared(claim, {row["masking"]: row for row in rows}, result["texts"]))
-            yield replace(verdict, group=group)
-
-
-def _compared(claim: Claim, curves: Curves, texts: int) -> list[Comparison]:
-    """Compares the curves of one situation by the claim's rule; too few texts decide nothing."""
-    rule = claim.rule["rule"]
-    compared = _grows(curves) if rule == "grows" else [_by_rule(rule, curves)]
-    if texts >= LEAST:
-        return compared
-    needs = (("texts", f"{LEAST} at least, not {texts}"),)
-    return [each if each.sign is None else each._replace(sign=0, value=0, needs=needs) for each in compared]
-
-
-def _by_rule(rule: str, curves: Curves) -> Comparison:
-    """Compares the largest distances of any vector under a rule's maskings."""
-    maskings, sign, need = _RULES[rule]
-    if not set(maskings) <= curves.keys():
-        return Comparison("", None, needs=(("curves of", ", ".join(maskings)),))
-    far = {masking: farthest(curves[masking]) for masking in maskings}
-    numbers = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
-    needs = ("a situation", "in which padding moves anything") if max(far.values()) <= STABLE else need
-    return Comparison("", sign(*far.values()), numbers=numbers, needs=(needs,))
-
-
-def _grows(curves: Curves) -> list[Comparison]:
-    """Checks by vector whether longer padding always moves it further, or the longest no further than the shortest."""
-    if "none" not in curves:
-        return [Comparison("", None, needs=(("curves of", "none"),))]
-    signs, ends = [], []
-    for kind, title in VECTORS.items():
-        _, *distances = curves["none"][kind]
-        falls = len(distances) > 1 and distances[-1] <= distances[0]
-        rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
-        signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
-        ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
-    numbers = ", ".join(ends)
-    needs = (("curves", "of more lengths or texts"),)
-    return [Comparison("", sign, numbers=numbers, value=sign, needs=needs) for sign in signs]
-
-
-def _moves(none: float) -> int:
-    return 1 if none > 10 * STABLE else -int(none <= STABLE)
-
-
-def _suppressed(none: float, both: float) -> int:
-    """Returns the sign of strong suppression: 0 if nothing drifts, or if a tenth to half of the drift is left."""
-    return 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none)
-
 
 def _ordered(*far: float) -> int:
     """Returns the sign of the claimed order; 0 if none of the maskings drifts."""
@@ -174,12 +114,72 @@ def _ordered(*far: float) -> int:
 
 
 _RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], tuple[str, str]]] = {
-    "moves": (("none",), _moves, ("a distance", "farther from rounding")),
-    "suppressed": (("none", "pre+post"), _suppressed, ("the paper's definition", 'how much is "strongly"')),
+    "moves": (
+        ("none",),
+        lambda none: 1 if none > 10 * STABLE else -int(none <= STABLE),
+        ("a distance", "farther from rounding"),
+    ),
+    "suppressed": (
+        ("none", "pre+post"),
+        lambda none, both: 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none),
+        ("the paper's definition", 'how much is "strongly"'),
+    ),
     "ordered": (("pre", "post", "pre+post"), _ordered, ("curves", "farther from rounding")),
 }
 """Rules of claims on drift except growth: the maskings compared, the sign, and what a decision would need if padding
 moves something."""
+
+Curves = Mapping[str, Mapping[str, Any]]
+"""Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
+
+
+def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
+    """Yields a verdict for each model and situation."""
+    for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
+        trained = _trained(result)
+        for scan, (side, attention) in product(dict.fromkeys(row["direction"] for row in trained), SITUATIONS):
+            where = (scan, side, attention)
+            rows = [row for row in trained if (row["direction"], row["side"], row["attention"]) == where]
+            papers = where == ("forward", *SITUATIONS[0])
+            place = f"{scan} scan, padding {side}, attention {attention}" + ", the paper's setting" * papers
+            place += f", {name}" if len(drifts) > 1 else ""
+            compared = _compared(claim.rule["rule"], {row["masking"]: row for row in rows}, result["texts"])
+            group = "the paper's setting" if papers else f"attention {attention}"
+            yield replace(verdict_on(claim, place, compared), group=group)
+
+
+def _compared(rule: str, curves: Curves, texts: int) -> list[Comparison]:
+    """Compares the curves of one situation by a claim's rule; too few texts decide nothing."""
+    maskings = ("none",) if rule == "grows" else _RULES[rule][0]
+    if not set(maskings) <= curves.keys():
+        return [Comparison("", None, needs=(("curves of", ", ".join(maskings)),))]
+    compared = _grows(curves["none"]) if rule == "grows" else [_by_rule(rule, curves)]
+    if texts >= LEAST:
+        return compared
+    return [each._replace(sign=0, value=0, needs=(("texts", f"{LEAST} at least, not {texts}"),)) for each in compared]
+
+
+def _by_rule(rule: str, curves: Curves) -> Comparison:
+    """Compares the largest distances of any vector under a rule's maskings."""
+    maskings, sign, need = _RULES[rule]
+    far = {masking: farthest(curves[masking]) for masking in maskings}
+    numbers = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
+    needs = ("a situation", "in which padding moves anything") if max(far.values()) <= STABLE else need
+    return Comparison("", sign(*far.values()), numbers=numbers, needs=(needs,))
+
+
+def _grows(curves: Mapping[str, Sequence[float]]) -> list[Comparison]:
+    """Checks by vector whether longer padding always moves it further, or the longest no further than the shortest."""
+    signs, ends = [], []
+    for kind, title in VECTORS.items():
+        _, *distances = curves[kind]
+        falls = len(distances) > 1 and distances[-1] <= distances[0]
+        rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
+        signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
+        ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
+    needs = (("curves", "of more lengths or texts"),)
+    return [Comparison("", sign, numbers=", ".join(ends), value=sign, needs=needs) for sign in signs]
+
 
 _FLOOR = 1e-16
 
@@ -190,15 +190,14 @@ def farthest_chart(drifts: Drifts) -> str:
     rows = []
     for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
         about = f"{name}, up to {max(result['lengths']):,} positions"
-        for row in [row for row in result["rows"] if row["weights"] == "trained"]:
+        for row in _trained(result):
             line = f"{row['direction']} scan, padding {row['side']}\n{about}"
             rows.append({**row, "line": line, "far": farthest(row)})
     least = min((row["far"] for row in rows if row["far"] > STABLE), default=0.1)
     decades = [10.0**power for power in range(math.floor(math.log10(least)) - 1, 1)]
     nothing, lines = decades[0], list(dict.fromkeys(row["line"] for row in rows))
-    figure = Figure(figsize=(6.4, 2 * (0.6 + 0.42 * len(lines)) + 0.5), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True, sharey=True)
-    for axes, attention in zip(panels, dict.fromkeys(attention for _, attention in SITUATIONS), strict=True):
+    figure, both = panels((6.4, 2 * (0.6 + 0.42 * len(lines)) + 0.5), 2, 1, sharex=True, sharey=True)
+    for axes, attention in zip(both, dict.fromkeys(attention for _, attention in SITUATIONS), strict=True):
         for step, (masking, (label, colour, _)) in enumerate(MASKINGS.items()):
             own = [row for row in rows if (row["masking"], row["attention"]) == (masking, attention)]
             heights = [-lines.index(row["line"]) - 0.12 * (step - 2.5) for row in own]
@@ -210,33 +209,31 @@ def farthest_chart(drifts: Drifts) -> str:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yticks([-height for height in range(len(lines))], lines, fontsize="small")
         with_grid(axes)
-    panels[0].set_xlim(nothing / 2, 3)
-    panels[1].set_xlabel("largest mean cosine distance; 0 is rounding alone", fontsize="small")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
-    return svg(figure)
+    axes.set_xlim(nothing / 2, 3)
+    axes.set_xlabel("largest mean cosine distance; 0 is rounding alone", fontsize="small")
+    return _with_legend(figure, axes)
 
 
 def drift_chart(result: Drift) -> str:
     """Draws cosine distance over padding for trained weights, with a row of panels per situation."""
-    rows = [row for row in result["rows"] if row["weights"] == "trained"]
-    figure = Figure(figsize=(7.4, 2.3 * len(SITUATIONS) + 0.5), layout="constrained")
-    panels = figure.subplots(len(SITUATIONS), len(VECTORS), sharex=True, sharey=True)
-    for (side, attention), line in zip(SITUATIONS, panels, strict=True):
+    rows = _trained(result)
+    grid = (len(SITUATIONS), len(VECTORS))
+    figure, every = panels((7.4, 2.3 * len(SITUATIONS) + 0.5), *grid, sharex=True, sharey=True)
+    for (side, attention), line in zip(SITUATIONS, every, strict=True):
         for (vector, name), axes in zip(VECTORS.items(), line, strict=True):
             for row in rows:
                 if (row["side"], row["attention"]) == (side, attention):
                     label, colour, style = MASKINGS[row["masking"]]
                     heights = [max(distance, _FLOOR) for distance in row[vector]]
                     axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
-            axes.set_yscale("log")
-            axes.set_ylim(_FLOOR / 3, 3)
             axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
-            with_grid(axes)
-    for axes in panels[-1]:
-        axes.set_xlabel("padded positions")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("cosine distance")
-    handles, labels = panels[0][0].get_legend_handles_labels()
+            with_grid(axes, yscale="log", ylim=(_FLOOR / 3, 3), xlabel="padded positions", ylabel="cosine distance")
+            axes.label_outer()
+    return _with_legend(figure, every[0][0])
+
+
+def _with_legend(figure: Figure, axes: Axes) -> str:
+    """Renders a figure as SVG, with the maskings of one of its panels below."""
+    handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     return svg(figure)

@@ -50,7 +50,11 @@ NAMES = {**{model: paper.MODELS[model] for model in paper.BASELINES}, "modernber
 
 MEASURES = {"memory": "peak memory", "latency": "latency", "training": "training step"}
 
-PROFILES = ("paper", "stock", "best")
+PROFILES = {
+    "paper": "The paper's settings",
+    "stock": "Rivals as transformers runs them",
+    "best": "Each model at its best",
+}
 
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 
@@ -63,7 +67,7 @@ _NUMBER = {"memory": "peak_mib", "latency": "median_ms", "training": "median_ms"
 MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
 """Numbers that a row may lack, depending on its measure, status and age."""
 
-_KNOWN = {"measure": tuple(MEASURES), "profile": PROFILES, "model": tuple(NAMES), "status": STATUSES}
+_KNOWN = {"measure": MEASURES, "profile": PROFILES, "model": NAMES, "status": STATUSES}
 
 _LEAST_ANCHORS = 3  # for files without counts: the minimum of every protocol
 
@@ -83,6 +87,12 @@ class Condition(NamedTuple):
     dtype: str
     device: str
     machine: str = ""
+
+    @property
+    def place(self) -> str:
+        """Precision, device and machine, as printed."""
+        on = f" on {self.machine}" if self.machine else ""
+        return f"{DTYPES.get(self.dtype, self.dtype)}, {self.device}{on}"
 
 
 _CONDITION = list(Condition._fields)
@@ -313,26 +323,25 @@ def ratio(
     if own is None:
         return None
     found = list(spans(rows, length, rivals, start).values())
-    middles, whole = [each.middle for each in found if not math.isnan(each.middle)], len(found) == len(rivals)
+    middles = [each.middle for each in found if not math.isnan(each.middle)]
+    whole, timed = len(found) == len(rivals), not math.isnan(own.middle)
+    value = at_least = span = None
+    if middles and timed:
+        value = _over(fmean(middles), own.middle)
+    if whole and timed and len(middles) < len(found):
+        at_least = _over(fmean(_first(each.middle, each.low) for each in found), own.middle)
+    if whole:
+        low, high = fmean(each.low for each in found), fmean(each.high for each in found)
+        span = (_over(low, own.high), _over(high, own.low))
     calls = []
     for each in found:
         pair = each.calls, _first(each.beside, own.calls) if ours == "mabert" else own.calls
         if not any(map(math.isnan, (*pair, own.calls))):
             calls.append((int(pair[0]), int(pair[1])))
-    timed = not math.isnan(own.middle)
-    return Ratio(
-        _over(fmean(middles), own.middle) if middles and timed else None,
-        len(middles),
-        _over(fmean(_first(each.middle, each.low) for each in found), own.middle)
-        if whole and len(middles) < len(found) and timed
-        else None,
-        (_over(fmean(each.low for each in found), own.high), _over(fmean(each.high for each in found), own.low))
-        if whole
-        else None,
-        min(chain.from_iterable(calls), default=None),
-        max((chance_apart(*pair) for pair in calls), default=None),
-        max(each.middle / each.whole if each.whole > 0 else 0.0 for each in (*found, own)),
-    )
+    fewest = min(chain.from_iterable(calls), default=None)
+    chance = max((chance_apart(*pair) for pair in calls), default=None)
+    share = max(each.middle / each.whole if each.whole > 0 else 0.0 for each in (*found, own))
+    return Ratio(value, len(middles), at_least, span, fewest, chance, share)
 
 
 def _over(more: float, less: float) -> float:

@@ -7,7 +7,7 @@ claim, refutes it, or leaves it open.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -65,13 +65,10 @@ class Table:
 
 def _table(raw: dict[str, Any]) -> Table:
     about = {name: raw[name] for name in ("label", "title", "unit")} | {"flag": raw.get("flag", "").strip()}
-    rows, columns = raw["rows"], raw.get("columns", list(TASKS))
     if "columns" in raw:
-        return Table(**about, mean=pd.DataFrame.from_dict(rows, orient="index", columns=columns))
-    mean, std = (
-        pd.DataFrame.from_dict({name: row[part] for name, row in rows.items()}, orient="index", columns=columns)
-        for part in ("mean", "std")
-    )
+        return Table(**about, mean=pd.DataFrame.from_dict(raw["rows"], orient="index", columns=raw["columns"]))
+    rows = pd.DataFrame(raw["rows"]).T
+    mean, std = (pd.DataFrame(dict(rows[part]), index=list(TASKS)).T for part in ("mean", "std"))
     return Table(**about, mean=mean, std=std)
 
 
@@ -130,8 +127,8 @@ class Claim:
     claim: str
     source: str
     quote: str
-    note: str = ""
-    rule: Mapping[str, Any] = field(default_factory=dict)
+    note: str
+    rule: Mapping[str, Any]
 
 
 class Comparison(NamedTuple):

@@ -6,11 +6,11 @@ from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mabert_lab.report import paper
-from mabert_lab.report.document import FLAG, INK, LOOKS, MISSING, line_chart, svg, table, with_best, with_grid
+from mabert_lab.report.charts import INK, LOOKS, line_chart, panels, svg, with_grid
+from mabert_lab.report.document import FLAG, MISSING, table, with_best, written
 from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.studies import (
     LEAST_PAIRS,
@@ -36,8 +36,6 @@ _PRETRAINING = {
 }
 """Numbers of a pretraining by heading: name in the file, format, and factor."""
 
-_RANKS = ["rank here", "rank in the paper"]
-
 _UNITS = {
     "seed": "fine-tuning seeds",
     "conversion": "conversions (the score of one is the mean over its fine-tunings; where nothing is converted, the "
@@ -56,21 +54,21 @@ def side_by_side(study: Study) -> pd.DataFrame:
 
     def cells(row: Any) -> dict[str, str]:
         return {
-            "here": _written((row.mean, row.std, row.seeds) if row.seeds else None),
-            _RANKS[0]: number(ranks["mean"].get(row.Index), "{:.0f}"),
-            "in the paper": number(row.paper),
-            _RANKS[1]: number(ranks["paper"].get(row.Index), "{:.0f}"),
+            "here": _summary(averages(row.arm.scores, study.averaged)),
+            "rank here": written(ranks["mean"].get(row.Index), "{:.0f}"),
+            "in the paper": written(row.paper),
+            "rank in the paper": written(ranks["paper"].get(row.Index), "{:.0f}"),
         }
 
     own = {row.arm: cells(row) for row in found.itertuples()}
     notes = [f"Averages over {study.named(study.averaged)}, ± deviation (number of {study.unit}s)."]
-    notes += [*_one_answer(study), *_uneven(study, found["seeds"]), *_hardly(study, found["arm"])]
+    notes += [*_one_answer(study), *_uneven(study, found["seeds"])]
+    hardly = [name for name, _ in _unlearnt(study, found["arm"], study.averaged)]
+    if hardly and not study.converts:
+        notes.append(f"{FLAG}{', '.join(hardly) if len(hardly) < len(found) else 'all models'} had hardly learnt.")
     notes += [f"{FLAG}the paper's numbers: {printed.flag}." for printed in study.printed if printed.flag]
-    if found["paper"].isna().all():
-        frame = _table(study, "averages", own.get, notes)
-        return frame.drop(columns=["in the paper", *_RANKS], errors="ignore")
-    frame = _table(study, "averages beside the paper's", own.get, notes)
-    return frame if len(ranks) else frame.drop(columns=_RANKS)
+    what = "averages beside the paper's" if found["paper"].notna().any() else "averages"
+    return _table(study, what, own.get, notes)
 
 
 def score_table(study: Study) -> pd.DataFrame:
@@ -87,15 +85,21 @@ def score_table(study: Study) -> pd.DataFrame:
         f"Mean ± sample standard deviation over {_UNITS[study.unit]}, in brackets how many; bold is the highest mean, "
         f"significantly or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of them.",
         *_uneven(study, chain.from_iterable(arm.scores.count() for arm in study.arms)),
-        *_samples(study),
     ]
+    samples = [
+        f"{each.name}, with {each.train:,} training rows" for each in study.columns if each.sample and each.train
+    ]
+    if samples:
+        notes.append(
+            f"Scores on other rows than the official task's are not scores on that task: {'; '.join(samples)}."
+        )
     frame = _table(study, "measured here", cells, notes)
     first = frame.shape[1] - len(study.columns) - 1
     frame = with_best(frame, range(first, frame.shape[1]), by=list(frame.columns[1:first]))
     floors = pd.Series({column.key: column.constant for column in study.columns}, dtype=float)
     if floors.notna().any():
         mean = floors[keys].mean(skipna=False)
-        frame.loc[len(frame)] = ["the best single class for all", *[""] * (first - 1), *map(number, (*floors, mean))]
+        frame.loc[len(frame)] = ["the best single class for all", *[""] * (first - 1), *map(written, (*floors, mean))]
     return frame
 
 
@@ -144,7 +148,7 @@ def pretraining_table(study: Study) -> pd.DataFrame:
 
     def cells(arm: Arm) -> dict[str, str]:
         outcome = arm.pretraining
-        numbers = {head: number(outcome.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
+        numbers = {head: written(outcome.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
         return {"state": outcome.get("status", "missing"), **numbers, "tokenizer": outcome.get("tokenizer") or MISSING}
 
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
@@ -168,8 +172,8 @@ def conversion_table(study: Study) -> pd.DataFrame:
             "layers": ", ".join(done["pattern"].unique()) or MISSING,
             "cosine to the encoder": _summary(done["cosine"]),
             "floor": _summary(done["floor"]),
-            "parameters (M)": number(arm.pretraining.get("parameters"), "{:,.1f}", 1e-6),
-            "minutes each": number(done["seconds"].mean(), "{:,.1f}", 1 / 60),
+            "parameters (M)": written(arm.pretraining.get("parameters"), "{:,.1f}", 1e-6),
+            "minutes each": written(done["seconds"].mean(), "{:,.1f}", 1 / 60),
         }
 
     notes = [
@@ -182,7 +186,7 @@ def conversion_table(study: Study) -> pd.DataFrame:
 def task_table(study: Study) -> pd.DataFrame:
     """Makes a table of the tasks: rows, epochs and source."""
     rows = [
-        (each.heading, *(number(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
+        (each.heading, *(written(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
         for each in study.columns
     ]
     head = ("task", "training rows", "scored on", "epochs", "source")
@@ -221,16 +225,8 @@ def seeds(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=head)
 
 
-def number(value: float | None, form: str = "{:.3f}", unit: float = 1) -> str:
-    """Formats a number, or marks a missing one."""
-    return MISSING if value is None or math.isnan(value) else form.format(value * unit if unit != 1 else value)
-
-
 def _table(
-    study: Study,
-    what: str,
-    cells: Callable[[Arm], Mapping[str, str] | None],
-    notes: Iterable[str] = (),
+    study: Study, what: str, cells: Callable[[Arm], Mapping[str, str] | None], notes: Iterable[str] = ()
 ) -> pd.DataFrame:
     """Makes a table with one row per arm, and a budget column if there are several; leaves out arms without cells."""
     found = {arm: own for arm in study.arms if (own := cells(arm)) is not None}
@@ -250,11 +246,8 @@ def _why(arm: Arm, column: str) -> str:
 
 
 def _summary(scores: Iterable[float], why: str = "") -> str:
-    return _written(summary(scores), why)
-
-
-def _written(found: tuple[float, float | None, int] | None, why: str = "") -> str:
-    if found is None:
+    """Writes mean, deviation and number of scores, or why there are none."""
+    if (found := summary(scores)) is None:
         return f"{MISSING} {why}".strip()
     mean, std, count = found
     return f"{mean:.3f} ({count})" if count == 1 else f"{mean:.3f} ± {std:.3f} ({count})"
@@ -278,22 +271,11 @@ def _uneven(study: Study, shown: Iterable[int]) -> list[str]:
 
 def _one_answer(study: Study) -> list[str]:
     """Warns of tasks on which all differences are 0 because every model gives a constant answer."""
-    keys = [
-        column.key
-        for column in study.scored
-        if all(
-            (arm.scores[column.key].dropna() == column.constant).all() for arm in study.arms if column.key in arm.scores
-        )
-    ]
+    every = {
+        each: pd.concat([arm.scores[each.key] for arm in study.arms if each.key in arm.scores]) for each in study.scored
+    }
+    keys = [each.key for each, scores in every.items() if (scores.dropna() == each.constant).all()]
     return [f"On {study.named(keys)} every model gives one answer for all rows, so none differ."] if keys else []
-
-
-def _samples(study: Study) -> Iterator[str]:
-    samples = [
-        f"{each.name}, with {each.train:,} training rows" for each in study.columns if each.sample and each.train
-    ]
-    if samples:
-        yield f"Scores on other rows than the official task's are not scores on that task: {'; '.join(samples)}."
 
 
 DEARER = 1.25
@@ -343,33 +325,34 @@ class _Gap(NamedTuple):
 
     name: str
     gaps: pd.Series
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     lacking: list[tuple[str, str]]
-    arms: Sequence[Arm | None]
+    arms: Sequence[Arm]
 
 
-def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> list[_Gap]:
+_NO_ARM = Arm("", None, 0.0, {}, pd.DataFrame())
+"""What stands for an arm that is missing."""
+
+
+def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> Iterator[_Gap]:
     """Compares arms of `first` with arms of `second` at one budget, on average or on each task."""
-    rule, gaps, arms = claim.rule, [], study.by_paper(budget, variant)
-    tasks = rule.get("tasks", ())
+    rule, arms = claim.rule, study.by_paper(budget, variant)
     meet = zip if rule.get("paired") else product
     pairs = [(first, second) for first, second in meet(rule["first"], rule["second"]) if first != second]
     columns = _averaged(study, [arms[key] for pair in pairs for key in pair if key in arms])
     at = f" at {percent(budget)}" if len(rule.get("budgets", ())) > 1 else ""
     for pair in pairs:
-        both = [arms.get(key) for key in pair]
-        ours, theirs = map(_scores, both)
+        ours, theirs = both = [arms.get(key, _NO_ARM) for key in pair]
         name = " over ".join(study.label_of(arms[key].name if key in arms else key) for key in pair)
         lacking = [("models", study.label_of(key)) for key in pair if key not in arms]
         if not arms:
             lacking = [("budgets", percent(budget))]
-        if not tasks:
-            label = f"{name}{_on_some(study, columns)}{at}"
-            gaps.append(_Gap(label, averages(ours, columns) - averages(theirs, columns), columns, lacking, both))
-        for task in tasks:
+        if "tasks" not in rule:
+            gaps = averages(ours.scores, columns) - averages(theirs.scores, columns)
+            yield _Gap(f"{name}{_on_some(study, columns)}{at}", gaps, columns, lacking, both)
+        for task in rule.get("tasks", ()):
             on = [rule["widest"], task] if "widest" in rule else [task]
-            gaps.append(_on(study, on, f"{name}{at} on ", ours - theirs, lacking, both))
-    return gaps
+            yield _on(study, on, f"{name}{at} on ", ours.scores - theirs.scores, lacking, both)
 
 
 def _on(
@@ -378,14 +361,14 @@ def _on(
     name: str,
     found: pd.DataFrame,
     lacking: list[tuple[str, str]],
-    arms: Sequence[Arm | None],
+    arms: Sequence[Arm],
 ) -> _Gap:
     """Returns the gap on one of the paper's tasks, or the gap on the first of two minus that on the second. Samples of
     a task do not count."""
     keys = {column.paper: column.key for column in study.columns if not column.sample}
     first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
     absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
-    used = tuple(keys[task] for task in tasks if task in keys)
+    used = [keys[task] for task in tasks if task in keys]
     label = name + " less that on ".join(paper.TASKS[task]["title"] for task in tasks)
     return _Gap(label, first - second[0] if second else first, used, lacking + absent, arms)
 
@@ -394,7 +377,7 @@ def _traded(gap: _Gap, compared: Comparison) -> Comparison:
     """Adjusts a comparison for cost: a second arm that is dearer does not refute the claim."""
     if compared.sign in (1, None) or gap.gaps.count() < LEAST_PAIRS or compared.outcome in (UNLEARNT, HARDLY):
         return compared
-    first, second = (arm.pretraining.get("seconds") for arm in gap.arms if arm is not None)
+    first, second = (arm.pretraining.get("seconds") for arm in gap.arms)
     if not first or not second:
         return compared._replace(sign=None, needs=(("times of pretraining", gap.name),))
     numbers = f"{compared.numbers} at {first / second:.2f} times the time"
@@ -408,11 +391,11 @@ def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
     columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
     for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
-        both = [arms.get(budget) for budget in (later, earlier)]
+        after, before = both = [arms.get(budget, _NO_ARM) for budget in (later, earlier)]
         lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]
-        after, before = (averages(_scores(arm), columns) for arm in both)
         name = f"{percent(later)} over {percent(earlier)}{_on_some(study, columns)}"
-        gaps.append(_Gap(name, after - before, columns, lacking, both))
+        rise = averages(after.scores, columns) - averages(before.scores, columns)
+        gaps.append(_Gap(name, rise, columns, lacking, both))
     compared = _compared(study, gaps, exact)
     # Measured neighbours with other budgets of the paper between them can only refute the claim.
     return compared[: len(steps)] + [each for each in compared[len(steps) :] if each.sign == -1]
@@ -422,8 +405,8 @@ def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
     """Compares the lead over its deviation across budgets on one task with that on each other task."""
     (key,), rivals = claim.rule["first"], claim.rule["second"]
     arms = {budget: study.by_paper(budget) for budget in claim.rule["budgets"]}
-    lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
     there = [found for found in arms.values() if found]
+    lacking = [("budgets", percent(budget)) for budget, found in arms.items() if not found]
     lacking += [("models", study.label_of(row)) for row in (key, *rivals) if any(row not in found for found in there)]
     steadiness = pd.DataFrame()
     if not lacking:
@@ -452,34 +435,34 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
     if found is None:
         return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
     ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
-    name = gap.name
     more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
-    needs: tuple[tuple[str, str], ...] = (("seeds", more),)
-    why = _why_equal(study, gap.arms) if found.equal else ""
+    needs: list[tuple[str, str]] = [("seeds", more)]
+    why = _why_equal(study, gap.arms) if found.equal and len(gap.arms) == 2 else ""
     unlearnt = () if exact else tuple(_unlearnt(study, gap.arms, gap.columns))
+    outcomes = ("not significantly different", "above", "below")
     if exact:
         sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
-        outcome = ("equal", "above", "below")[sign]
+        outcome = ("equal", *outcomes[1:])[sign]
     elif not _learnt(study, gap.arms, gap.columns):
         sign, outcome = 0, UNLEARNT
-        needs = (("longer pretraining, for neither model beats one answer for all on", study.named(gap.columns)),)
+        needs = [("longer pretraining, for neither model beats one answer for all on", study.named(gap.columns))]
     elif unlearnt and not why:
         sign, outcome = 0, HARDLY
-        needs = tuple(("longer pretraining, or another learning rate", name) for name, _ in unlearnt)
+        needs = [("longer pretraining, or another learning rate", name) for name, _ in unlearnt]
     elif found.equal:
         sign, outcome = -int(found.pairs >= LEAST_PAIRS), "equal in every pair"
-        name += why
     else:
         sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
-        outcome = ("not significantly different", "above", "below")[sign]
-    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, needs, unlearnt)
+        outcome = outcomes[sign]
+    name = gap.name + why * (outcome == "equal in every pair")
+    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, tuple(needs), unlearnt)
 
 
-def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
+def _why_equal(study: Study, arms: Sequence[Arm]) -> str:
     """Explains equal scores of two arms if their records show that they are one model."""
-    first, second = (arm for arm in arms if arm is not None)
-    cells = [arm.pretraining.get("cell") for arm in (first, second)]
-    if None in cells or cells[0] != cells[1] or not first.scores.equals(second.scores):
+    first, second = arms
+    cell = first.pretraining.get("cell")
+    if cell is None or cell != second.pretraining.get("cell") or not first.scores.equals(second.scores):
         return ""
     asked = study.settings.get("arms") or {}
     ours, theirs = (asked.get(arm.name, {}).get("finetune", {}) for arm in (first, second))
@@ -488,50 +471,36 @@ def _why_equal(study: Study, arms: Sequence[Arm | None]) -> str:
     return f"; both are one pretrained model, and score the same{settings}"
 
 
-def _averaged(study: Study, arms: Sequence[Arm]) -> tuple[str, ...]:
+def _averaged(study: Study, arms: Sequence[Arm]) -> list[str]:
     """Returns the paper's tasks to average arms over: those on which any arm learnt something, or if there are none,
     all with scores."""
     scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
     keys = [column.key for column in scored if column.paper in paper.TASKS]
-    return tuple([key for key in keys if _learnt(study, arms, [key])] or keys)
+    return [key for key in keys if _learnt(study, arms, [key])] or keys
 
 
 def _on_some(study: Study, keys: Sequence[str]) -> str:
     """Names the tasks of an average that leaves out some of the study's."""
-    whole = [column.key for column in study.columns if column.paper in paper.TASKS]
-    return "" if set(keys) >= set(whole) else f" on {study.named(keys)}"
+    whole = {column.key for column in study.columns if column.paper in paper.TASKS}
+    return f" on {study.named(keys)}" if whole.difference(keys) else ""
 
 
-def _learnt(study: Study, arms: Iterable[Arm | None], keys: Iterable[str]) -> bool:
+def _learnt(study: Study, arms: Iterable[Arm], keys: Iterable[str]) -> bool:
     """Checks whether any arm beats a constant answer on any of some tasks, or that answer's score is unknown."""
     floors = {column.key: column.constant for column in study.columns}
-    found = [(_scores(arm)[key].dropna(), floors[key]) for arm in arms for key in keys if key in _scores(arm)]
+    found = [(arm.scores[key].dropna(), floors[key]) for arm in arms for key in keys if key in arm.scores]
     return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)
 
 
-def _hardly(study: Study, arms: Sequence[Arm]) -> Iterator[str]:
-    """Yields a note that names the arms that hardly learnt, if there are any."""
-    names = [name for name, _ in _unlearnt(study, arms, study.averaged)]
-    if names and not study.converts:
-        yield f"{FLAG}{', '.join(names) if len(names) < len(arms) else 'all models'} had hardly learnt."
-
-
-def _unlearnt(study: Study, arms: Iterable[Arm | None], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _unlearnt(study: Study, arms: Iterable[Arm], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields those of some arms that hardly learnt, each with how that shows on some tasks."""
-    for arm in filter(None, arms):
+    for arm in arms:
         loss = arm.pretraining.get("held_out_loss")
         name = study.label_of(arm.name) + (f" at {percent(arm.budget)}" if len(study.budgets) > 1 else "")
         if loss is not None and not loss < study.learnt_below:
             yield name, f"held-out loss {loss:.2f}, not below {study.learnt_below:g}"
         elif not _learnt(study, [arm], columns):
             yield name, f"not above one class for all on {study.named(columns)}"
-
-
-def _scores(arm: Arm | None) -> pd.DataFrame:
-    return pd.DataFrame() if arm is None else arm.scores
-
-
-_COLOURS = [look.colour for look in reversed(LOOKS.values())]
 
 
 def arm_averages(study: Study) -> pd.DataFrame:
@@ -543,9 +512,9 @@ def arm_averages(study: Study) -> pd.DataFrame:
     wanted, papers = study.averaged, study.papers(study.averaged)
     rows = []
     for arm in study.arms:
-        table = study.table(arm.budget)
-        there = table is not None and papers and arm.paper in table.mean.index
-        theirs = table.average(str(arm.paper), papers) if table is not None and there else None
+        table, theirs = study.table(arm.budget), None
+        if table is not None and papers and arm.paper in table.mean.index:
+            theirs = table.average(str(arm.paper), papers)
         rows.append((arm, arm.budget, *(summary(averages(arm.scores, wanted)) or (None, None, 0)), theirs))
     head = ["arm", "budget", "mean", "std", "seeds", "paper"]
     return pd.DataFrame(rows, columns=head).astype({"mean": float, "std": float, "paper": float})
@@ -556,26 +525,25 @@ def arm_chart(study: Study) -> str | None:
     found = arm_averages(study).dropna(subset=["mean", "paper"], how="all")
     if found["mean"].isna().all():
         return None
-    drawing = Figure(figsize=(8.2, 1.3 + 0.3 * len(found)), layout="constrained")
+    columns = 2 if found["paper"].notna().any() else 1
+    drawing, (both,) = panels((8.2, 1.3 + 0.3 * len(found)), 1, columns, sharey=True, squeeze=False)
     heights, several = range(len(found), 0, -1), len(study.budgets) > 1
-    panels = drawing.subplots(1, 2 if found["paper"].notna().any() else 1, sharey=True, squeeze=False)[0]
     for height, row in zip(heights, found.itertuples(), strict=True):
         mark = "D" if row.arm.name == study.reference else "o"
         if row.seeds:
             std = None if math.isnan(row.std) else row.std
-            panels[0].errorbar(row.mean, height, xerr=std, fmt=mark, color=_COLOURS[0], capsize=2)
+            both[0].errorbar(row.mean, height, xerr=std, fmt=mark, color=LOOKS["mabert"][0], capsize=2)
         if not math.isnan(row.paper):
-            panels[1].plot(row.paper, height, mark, color=INK, markerfacecolor="none")
+            both[1].plot(row.paper, height, mark, color=INK, markerfacecolor="none")
     labels = [_label(study, arm.name) + f", {percent(arm.budget)}" * several for arm in found["arm"]]
-    panels[0].set_yticks(heights, labels, fontsize="small")
-    panels[0].set_ylim(0.4, len(found) + 0.6)
+    both[0].set_yticks(heights, labels, fontsize="small")
+    both[0].set_ylim(0.4, len(found) + 0.6)
     flagged = any((printed := study.table(budget)) is not None and printed.flag for budget in study.budgets)
     titles = ("here", "the paper's, same tasks" + " (flagged)" * flagged)
-    for axes, title in zip(panels, titles, strict=False):
+    for axes, title in zip(both, titles, strict=False):
         axes.set_title(title, color=INK, fontsize="medium")
-        axes.set_xlabel("average score")
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        with_grid(axes)
+        with_grid(axes, xlabel="average score")
     return svg(drawing)
 
 
@@ -593,13 +561,8 @@ def pretraining_chart(study: Study) -> str | None:
         curves[cell] = {entry["step"]: entry[what] for entry in arm.pretraining["history"] if what in entry}
     if not any(curves.values()):
         return None
-    lines = {
-        shared[cell][0] + f" and {len(shared[cell]) - 1} more" * (len(shared[cell]) > 1): (
-            list(points),
-            list(points.values()),
-        )
-        for cell, points in curves.items()
-    }
+    names = {cell: own[0] + f" and {len(own) - 1} more" * (len(own) > 1) for cell, own in shared.items()}
+    lines = {names[cell]: (list(points), list(points.values())) for cell, points in curves.items()}
     return line_chart(lines, "step", f"{'held-out' if what == 'eval_loss' else 'training'} loss (nats a masked token)")
 
 

@@ -369,14 +369,11 @@ def read_study(content: Mapping[str, Any]) -> Study:
     ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
     arms = [_arm(raw, columns) for raw in content["rows"]]
     return Study(
+        **{name: content[name] for name in ("title", "reference", "scale", "settings")},
         name=content["study"],
-        title=content["title"],
         label=content.get("label"),
         note=content.get("note") or "",
-        reference=content["reference"],
-        scale=content["scale"],
         environments=tuple(ran or here),
-        settings=content["settings"],
         columns=tuple(columns),
         arms=tuple(sorted(arms, key=lambda arm: arm.budget)),
         finished=max((str(about.get("date", "")) for about in ran), default=""),

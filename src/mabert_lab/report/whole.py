@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -14,37 +14,11 @@ from typing import Any
 import pandas as pd
 from markupsafe import escape
 
-from mabert_lab.report import costs, drift, paper, scores
-from mabert_lab.report.costs import flat_rows, letters, of_results
-from mabert_lab.report.document import FLAG, MISSING, Page, on_paper, page, plain, table, with_best
-from mabert_lab.report.drift import Drifts, of_drifts
-from mabert_lab.report.efficiency import (
-    MAY_LACK,
-    MEASURES,
-    NAMES,
-    Condition,
-    Results,
-    Source,
-    code_of,
-    machine_of,
-    merged,
-    read_results,
-)
-from mabert_lab.report.paper import (
-    DEPENDS,
-    FAILS,
-    HOLDS,
-    LIMITS,
-    METHOD,
-    OPEN,
-    UNMEASURED,
-    WORDS,
-    Claim,
-    Verdict,
-    claims,
-    overall,
-)
-from mabert_lab.report.scores import of_studies, seeds
+from mabert_lab.report import costs, drift, efficiency, paper, scores
+from mabert_lab.report.charts import on_paper
+from mabert_lab.report.document import FLAG, MISSING, Page, page, plain, table, with_best
+from mabert_lab.report.efficiency import Results
+from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, claims, overall
 from mabert_lab.report.studies import LEAST_PAIRS, QUESTIONS, Arm, Column, Study, read_study
 
 _PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
@@ -65,21 +39,39 @@ class Found:
         folder: The folder, as it was given; empty if everything is from one.
     """
 
-    studies: tuple[Study, ...]
-    efficiency: Results | None
-    drifts: tuple[tuple[str, dict[str, Any]], ...]
-    throughputs: tuple[tuple[str, dict[str, Any]], ...]
-    engines: tuple[tuple[str, dict[str, Any]], ...]
-    left_out: tuple[str, ...]
+    studies: tuple[Study, ...] = ()
+    efficiency: Results | None = None
+    drifts: tuple[tuple[str, dict[str, Any]], ...] = ()
+    throughputs: tuple[tuple[str, dict[str, Any]], ...] = ()
+    engines: tuple[tuple[str, dict[str, Any]], ...] = ()
+    left_out: tuple[str, ...] = ()
     folder: str = ""
+
+    @property
+    def whence(self) -> str:
+        """What titles of its results end in; empty if everything is from one folder."""
+        return f", from {self.folder}" if self.folder else ""
 
     @cached_property
     def judged(self) -> pd.DataFrame:
-        """All verdicts, one per row; ``short`` is the place, with a letter for the machine if there are several."""
-        places = letters(self.efficiency)
-        judged = pd.DataFrame(map(vars, verdicts(self.studies, self.efficiency, self.drifts)))
-        text = [claim.claim for claim in judged["claim"]]
-        return judged.assign(text=text, short=[_short(place, places) for place in judged["place"]])
+        """All verdicts, one per row: the fields of `Verdict`, and ``text``, the claim's; ``short``, the place, with a
+        letter for the machine if there are several; ``marked``, that and the models that hardly learnt there;
+        ``weakest``, the numbers of the weakest comparison, of a claim on most comparisons also how many came out how;
+        ``where``, the place, of costs with those numbers, which no other table sums up."""
+        letters, rows = costs.letters(self.efficiency), []
+        for each in verdicts(self.studies, self.efficiency, self.drifts):
+            head, _, machine = each.place.partition(" on ")
+            short = f"{head} on {letters[machine]}" if machine in letters else each.place
+            weakest = each.numbers if each.claim.rule.get("most") else each.numbers.rpartition("; weakest ")[-1]
+            told = {
+                "text": each.claim.claim,
+                "short": short,
+                "marked": f"{short}; {each.mark}" if each.mark else short,
+                "weakest": weakest,
+                "where": f"{short}: {weakest}" if each.numbers and each.claim.kind == "costs" else short,
+            }
+            rows.append({**vars(each), **told})
+        return pd.DataFrame(rows)
 
 
 def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
@@ -127,10 +119,8 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
 def _found(whole: Mapping[str, Sequence[tuple[Path, Any]]], left_out: Sequence[str], folder: str) -> Found:
     studies, older = _latest(whole["study"])
     named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
-    efficiency = merged(result for _, result in named["efficiency"]) if named["efficiency"] else None
-    return Found(
-        studies, efficiency, named["drift"], named["throughput"], named["engines"], (*older, *left_out), folder
-    )
+    measured = efficiency.merged(result for _, result in named["efficiency"]) if named["efficiency"] else None
+    return Found(studies, measured, named["drift"], named["throughput"], named["engines"], (*older, *left_out), folder)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
@@ -170,40 +160,31 @@ def _read_result(path: Path) -> tuple[str, Any]:
         raise ValueError(f"{path}: not as {writer} writes it ({type(error).__name__}: {error})") from None
 
 
-def _complete(content: dict[str, Any], file: str, own: Sequence[str], of_row: Sequence[str]) -> dict[str, Any]:
-    """Checks that a file has some fields, and others in each row; returns its content."""
-    itemgetter(*own)(content)
-    for row in content["rows"]:
-        itemgetter(*of_row)(row)
-    return content
+def _with_fields(own: str, of_row: str) -> Callable[[dict[str, Any], str], Any]:
+    """Returns a function that checks that a file has some fields, and others in each row, and returns its content."""
+
+    def checked(content: dict[str, Any], _: str) -> dict[str, Any]:
+        itemgetter(*own.split())(content)
+        for row in content["rows"]:
+            itemgetter(*of_row.split())(row)
+        return content
+
+    return checked
 
 
 EARLIER = "an earlier version"
 """Writer of results that no command writes any more, and that the committed page shows."""
 
+_DRIFT = "weights direction conv side attention masking cls mean"
+
+_ENGINES = "measure model dtype length median_ms samples reason setting"
+
 KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     "study": ("mabert study", lambda content, _: read_study(content)),
-    "efficiency": ("mabert bench models", read_results),
-    "drift": (
-        "mabert study drift",
-        partial(
-            _complete,
-            own=("texts", "lengths", "rows"),
-            of_row=("weights", "direction", "conv", "side", "attention", "masking", "cls", "mean"),
-        ),
-    ),
-    "throughput": (
-        EARLIER,
-        partial(_complete, own=("rows",), of_row=("model", "lengths", "status", "batch", "tokens_per_second")),
-    ),
-    "engines": (
-        "mabert bench models",
-        partial(
-            _complete,
-            own=("environment", "rows"),
-            of_row=("measure", "model", "dtype", "length", "median_ms", "samples", "reason", "setting"),
-        ),
-    ),
+    "efficiency": ("mabert bench models", efficiency.read_results),
+    "drift": ("mabert study drift", _with_fields("texts lengths rows", _DRIFT)),
+    "throughput": (EARLIER, _with_fields("rows", "model lengths status batch tokens_per_second")),
+    "engines": ("mabert bench models", _with_fields("environment rows", _ENGINES)),
 }
 """Kinds of results: what writes them, and the function that checks them."""
 
@@ -232,20 +213,22 @@ def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], l
     return tuple(sorted((study for _, study in latest.values()), key=place)), older
 
 
-def verdicts(studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
+def verdicts(studies: Sequence[Study] = (), results: Results | None = None, drifts: drift.Drifts = ()) -> list[Verdict]:
     """Judges every claim at every place where it was measured, or once if nowhere."""
     return [each for claim in claims() for each in verdicts_on(claim, studies, results, drifts)]
 
 
-def verdicts_on(claim: Claim, studies: Sequence[Study], results: Results | None, drifts: Drifts) -> list[Verdict]:
+def verdicts_on(
+    claim: Claim, studies: Sequence[Study] = (), results: Results | None = None, drifts: drift.Drifts = ()
+) -> list[Verdict]:
     """Judges one claim; see `verdicts`."""
     if claim.kind == "scores":
-        own = list(of_studies(claim, studies))
+        own = list(scores.of_studies(claim, studies))
         needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
     elif claim.kind == "costs":
-        own, needs = [] if results is None else list(of_results(claim, results)), "`mabert bench models`"
+        own, needs = [] if results is None else list(costs.of_results(claim, results)), "`mabert bench models`"
     else:
-        own, needs = list(of_drifts(claim, drifts)), "`mabert study drift`"
+        own, needs = list(drift.of_drifts(claim, drifts)), "`mabert study drift`"
     return own or [Verdict(claim, "-", UNMEASURED, takes=(needs,))]
 
 
@@ -254,12 +237,9 @@ def of_paper(claim: Claim) -> Verdict:
     """Judges a claim by the paper's own tables."""
     if claim.kind == "drift":
         return Verdict(claim, "the paper", UNMEASURED, "curves without numbers")
-    (verdict,) = (
-        of_results(claim, papers_results())
-        if claim.kind == "costs"
-        else of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True)
-    )
-    return verdict
+    if claim.kind == "costs":
+        return next(costs.of_results(claim, papers_results()))
+    return next(scores.of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True))
 
 
 @cache
@@ -279,10 +259,11 @@ def papers_study(question: str) -> Study:
 
 def papers_results() -> Results:
     """Returns the paper's memory and times as results without a spread."""
-    source = Source("paper", datetime.min.replace(tzinfo=UTC), {})
-    printed = {measure: paper.TABLES[measure].mean.stack() for measure in MEASURES}
+    source = efficiency.Source("paper", datetime.min.replace(tzinfo=UTC), {})
+    printed = {measure: paper.TABLES[measure].mean.stack() for measure in efficiency.MEASURES}
     rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()
-    about = Condition("paper", "bfloat16", "cuda")._asdict() | dict.fromkeys(("at_least", *MAY_LACK), math.nan)
+    about = efficiency.Condition("paper", "bfloat16", "cuda")._asdict()
+    about |= dict.fromkeys(("at_least", *efficiency.MAY_LACK), math.nan)
     return Results(rows.assign(**about, status="measured", source=[source] * len(rows)), {}, (source,))
 
 
@@ -290,11 +271,6 @@ _SHOWN = 2
 """How many places of a claim under one verdict the first table shows with numbers; the last table shows all."""
 
 _EVERY = ("claim", "verdict", "measured at", "numbers here", "it would take", "by the paper's own numbers")
-
-
-def _short(place: str, places: Mapping[str, str]) -> str:
-    head, _, machine = place.partition(" on ")
-    return f"{head} on {places[machine]}" if machine in places else place
 
 
 ORDER = (HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED)
@@ -310,58 +286,55 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
     verdicts = pd.DataFrame(
         {folder: {text: overall(each["verdict"]) for text, each in own.items()} for folder, own in judged.items()}
     )
-    first = next(iter(judged.values()))
-    kinds = verdicts.index.map(lambda text: first[text]["claim"].iloc[0].kind)
+    by_text = {claim.claim: claim for claim in claims()}
 
-    def claims_table(texts: Iterable[str], columns: Mapping[str, Callable[[pd.DataFrame, str], str]]) -> pd.DataFrame:
+    def claims_table(which: pd.Series, columns: Mapping[str, Callable[[pd.DataFrame, str], str]]) -> pd.DataFrame:
         head = [f"{name}, {folder}" if folder else name for folder in judged for name in columns]
-        rows = [
-            (
-                text,
-                *(
-                    cell(own[text], verdicts.at[text, folder])
-                    for folder, own in judged.items()
-                    for cell in columns.values()
-                ),
-                _place(first[text]["claim"].iloc[0]),
-            )
-            for text in texts
-        ]
+        rows = []
+        for text in verdicts.index[which]:
+            claim = by_text[text]
+            cells = [
+                cell(own[text], verdicts.at[text, folder])
+                for folder, own in judged.items()
+                for cell in columns.values()
+            ]
+            note = f". {claim.note}" if claim.note else ""
+            rows.append((text, *cells, f'{claim.source}: "{claim.quote}"{note}'))
         return table("", ("claim", *head, "in the paper"), rows)
+
+    def counts(own: pd.Series) -> str:
+        parts = []
+        for kind, each in own.groupby([by_text[text].kind for text in own.index], sort=False):
+            found = {verdict: each.eq(verdict).sum() for verdict in ORDER}
+            told = ", ".join(f"{verdict} {count}" for verdict, count in found.items() if count)
+            parts.append(f"on {SUBJECTS[kind]}, {told}")
+        return "; ".join(parts)
 
     decided = verdicts.isin([HOLDS, FAILS, DEPENDS]).any(axis=1)
     still_open = ~decided & verdicts.eq(OPEN).any(axis=1)
-    left = {"where": _where, "it would take": _needs}
+    left = {
+        "where": lambda own, _: "; ".join(own["where"]),
+        "it would take": lambda own, _: "; ".join(dict.fromkeys(chain.from_iterable(own["takes"]))),
+    }
     rows = pd.concat([found.judged.assign(folder=found.folder) for found in every])
-    costs = [row.place for row in rows.itertuples() if row.claim.kind == "costs" and row.verdict in (HOLDS, FAILS)]
+    measured = [row.place for row in rows.itertuples() if row.claim.kind == "costs" and row.verdict in (HOLDS, FAILS)]
     devices = {", cpu": "processors", ", cuda": "GPUs"}
-    machines = {found.folder: letters(found.efficiency) for found in every}
     each = table("", _EVERY, map(_every_row, rows.itertuples()))
     if any(judged):
         each.insert(1, "folder", list(rows["folder"]))
     return {
         "count": len(verdicts),
-        "devices": [name for device, name in devices.items() if any(device in place for place in costs)],
-        "counts": {
-            folder: "; ".join(
-                f"on {SUBJECTS[kind]}, "
-                + ", ".join(f"{verdict} {own.eq(verdict).sum()}" for verdict in ORDER if own.eq(verdict).any())
-                for kind, own in verdicts[folder].groupby(kinds, sort=False)
-            )
-            for folder in judged
-        },
-        "decided": claims_table(verdicts.index[decided], {"verdict": _verdict, "numbers, and where": _told}),
-        "words": [
-            "Of several comparisons, the weakest is shown. Places of the paper go by its labels.",
-            *WORDS,
-        ],
+        "devices": [name for device, name in devices.items() if any(device in place for place in measured)],
+        "counts": {folder: counts(verdicts[folder]) for folder in judged},
+        "decided": claims_table(decided, {"verdict": _verdict, "numbers, and where": _told}),
+        "words": ["Of several comparisons, the weakest is shown. Places of the paper go by its labels.", *paper.WORDS],
         "machines": [
-            f"{letter} is {machine}" + (f" ({folder})." if folder else ".")
-            for folder, own in machines.items()
-            for machine, letter in own.items()
+            f"{letter} is {machine}{f' ({found.folder})' if found.folder else ''}."
+            for found in every
+            for machine, letter in costs.letters(found.efficiency).items()
         ],
-        "open": claims_table(verdicts.index[still_open], left),
-        "missing": claims_table(verdicts.index[~decided & ~still_open], left),
+        "open": claims_table(still_open, left),
+        "missing": claims_table(~decided & ~still_open, left),
         "every": each,
     }
 
@@ -376,34 +349,22 @@ def _verdict(own: pd.DataFrame, verdict: str) -> str:
 def _told(own: pd.DataFrame, verdict: str) -> str:
     """Describes the numbers at a claim's places, by verdict if these differ, and how many places tell nothing."""
     if verdict in (OPEN, UNMEASURED):  # another folder decides it
-        return _where(own, verdict) if verdict == OPEN else ""
-    parts = []
+        return "; ".join(own["where"]) if verdict == OPEN else ""
+    places = {each: own[own["verdict"] == each] for each in (HOLDS, FAILS, OPEN, UNMEASURED)}
+    places = {each: these for each, these in places.items() if len(these)}
     if own["group"].all():
-        found = [(each, own[own["verdict"] == each]) for each in (HOLDS, FAILS, OPEN)]
-        return ". ".join(f"**{each}:** {_counted(each, these, own)}" for each, these in found if len(these))
-    for each in (HOLDS, FAILS):
-        these = own[own["verdict"] == each]
-        shown = [f"{_numbers(row)} ({_marked(row)})" for row in these.itertuples()]
-        if shown:
-            parts.append((f"**{each}:** " if verdict == DEPENDS else "") + _some(shown))
-    for each in (OPEN, UNMEASURED):
-        if left := list(own.loc[own["verdict"] == each, "short"]):
-            parts.append(f"**{each}:** {left[0] if len(left) == 1 else f'{len(left)} places'}")
+        counted = {each: _counted(each, these, own) for each, these in places.items() if each != UNMEASURED}
+        return ". ".join(f"**{each}:** {told}" for each, told in counted.items())
+    parts = []
+    for each, these in places.items():
+        if each in (HOLDS, FAILS):
+            shown = [f"{row.weakest} ({row.marked})" for row in these.itertuples()]
+            more = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
+            told = "; ".join([*shown[:_SHOWN], *more])
+        else:
+            told = these["short"].iloc[0] if len(these) == 1 else f"{len(these)} places"
+        parts.append(told if each == verdict else f"**{each}:** {told}")
     return ". ".join(parts)
-
-
-def _marked(row: Any) -> str:
-    """Names a place, with the models that hardly learnt there."""
-    return f"{row.short}; {row.mark}" if row.mark else row.short
-
-
-def _where(own: pd.DataFrame, verdict: str) -> str:
-    """Names a claim's places; of costs with their numbers, which no other table sums up."""
-    named = (
-        f"{row.short}: {_numbers(row)}" if row.numbers and row.claim.kind == "costs" else row.short
-        for row in own.itertuples()
-    )
-    return "; ".join(named)
 
 
 def _counted(verdict: str, these: pd.DataFrame, own: pd.DataFrame) -> str:
@@ -415,30 +376,11 @@ def _counted(verdict: str, these: pd.DataFrame, own: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
-def _numbers(row: Any) -> str:
-    """Returns the weakest comparison's numbers; of a claim on most comparisons also how many came out how."""
-    return row.numbers if row.claim.rule.get("most") else row.numbers.rpartition("; weakest ")[-1]
-
-
-def _some(words: Sequence[str]) -> str:
-    """Names the first few, and counts the rest."""
-    return "; ".join([*words[:_SHOWN], *([f"and {len(words) - _SHOWN} more"] if len(words) > _SHOWN else [])])
-
-
-def _needs(own: pd.DataFrame, verdict: str) -> str:
-    """Says what a decision on a claim would need at any of its places."""
-    return "; ".join(dict.fromkeys(chain.from_iterable(own["takes"])))
-
-
-def _place(claim: Claim) -> str:
-    return f'{claim.source}: "{claim.quote}"' + (f". {claim.note}" if claim.note else "")
-
-
 def _every_row(each: Any) -> tuple[str, ...]:
     """Returns the row of a verdict, with the verdict of the paper's own numbers."""
-    claim, theirs = each.claim, of_paper(each.claim)
-    printed = "; ".join(filter(None, ("" if claim.kind == "drift" else theirs.verdict, theirs.numbers)))
-    return each.text, each.verdict, _marked(each), each.numbers, "; ".join(each.takes), printed
+    theirs = of_paper(each.claim)
+    printed = "; ".join(filter(None, ("" if each.claim.kind == "drift" else theirs.verdict, theirs.numbers)))
+    return each.text, each.verdict, each.marked, each.numbers, "; ".join(each.takes), printed
 
 
 TITLE = "MaBERT: the paper's experiment, run again"
@@ -455,7 +397,9 @@ def report(every: Sequence[Found], folder: str = "") -> Page:
         folder: Folder of the figures' files, relative to the page.
     """
     most = {
-        _of(each.title, found): max((int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0)
+        each.title + found.whence: max(
+            (int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0
+        )
         for found in every
         for each in found.studies
         if not each.converts  # conversions judge no claim
@@ -467,11 +411,8 @@ def report(every: Sequence[Found], folder: str = "") -> Page:
         every=every,
         folded=True,
         few=[f"{title} ({count})" for title, count in most.items() if count < LEAST_PAIRS],
-        least_pairs=LEAST_PAIRS,
         claims=claim_tables(every),
         absent=absent(every),
-        method=METHOD,
-        limits=LIMITS,
         origins=_origins(every),
         costs=costs,
         drift=drift,
@@ -481,15 +422,10 @@ def report(every: Sequence[Found], folder: str = "") -> Page:
     )
 
 
-def _of(title: str, found: Found) -> str:
-    """Adds the folder to the title of a result if there are several."""
-    return f"{title}, from {found.folder}" if found.folder else title
-
-
 def absent(every: Sequence[Found]) -> list[paper.Table]:
     """Returns the paper's tables that no result is shown next to."""
-    costs = [found.efficiency for found in every if found.efficiency is not None]
-    measured = {name for results in costs for name in (*results.rows["measure"], "parameters")}
+    results = [found.efficiency for found in every if found.efficiency is not None]
+    measured = {name for each in results for name in (*each.rows["measure"], "parameters")}
     shown = {printed.label for found in every for study in found.studies for printed in study.printed}
     return [each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured]
 
@@ -529,10 +465,13 @@ def write_report(every: Sequence[Found], output: Path) -> list[Path]:
 def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     """Tabulates tokens per second by model and collection, the highest in bold, the slowest and fastest run in
     brackets. Earlier versions measured this."""
-    cells = {(NAMES[row["model"]], row["lengths"]): _rate(row) for row in result["rows"]}
+    cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
-    models = [name for name in NAMES.values() if any(name == known for known, _ in cells)]
-    rows = [(model, *(cells.get((model, each), MISSING) for each in collections)) for model in models]
+    rows = [
+        (name, *(cells.get((model, each), MISSING) for each in collections))
+        for model, name in efficiency.NAMES.items()
+        if any(model == known for known, _ in cells)
+    ]
     notes = [
         "In brackets the slowest and the fastest run, and the texts of a batch. N(256,64) are lengths in tokens with a "
         "mean of 256 and a deviation of 64."
@@ -547,26 +486,25 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
 
 def _origins(every: Sequence[Found]) -> pd.DataFrame:
     """Makes a table of dates, machines and code, with a row for each kind of result on each machine."""
-    lines = [
-        (_of(what, found), machine_of(about), (about.get("date") or "unknown date")[:10], code_of(about), f"`{file}`")
-        for found in every
-        for what, file, about in _sources(found)
-    ]
+    lines = []
+    for found in every:
+        ran = [
+            (study.title, f"{study.name}-{study.scale}", about)
+            for study in found.studies
+            for about in study.environments
+        ]
+        if found.efficiency is not None:
+            ran += [("Memory and time", each.name, each.environment) for each in found.efficiency.sources]
+        for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
+            ran += [(what, file, result.get("environment") or {}) for file, result in kept]
+        for what, file, about in ran:
+            code, date = efficiency.code_of(about), (about.get("date") or "unknown date")[:10]
+            lines.append((what + found.whence, efficiency.machine_of(about), date, code, f"`{file}`"))
     frame = table("", ("result", "machine", "dates", "code", "files"), lines)
     grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
     joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
     joined.attrs.update(frame.attrs)
     return joined
-
-
-def _sources(found: Found) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yields the kind of each result, its file and its environment."""
-    for study in found.studies:
-        yield from ((study.title, f"{study.name}-{study.scale}", about) for about in study.environments)
-    for source in () if found.efficiency is None else found.efficiency.sources:
-        yield "Memory and time", source.name, source.environment
-    for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
-        yield from ((what, file, result.get("environment") or {}) for file, result in kept)
 
 
 def _rate(row: Mapping[str, Any]) -> str:
@@ -582,23 +520,17 @@ def _frames(every: Sequence[Found]) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yields the names and tables of the report's CSV files, with a column of folders if there are several."""
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in NUMBERS}
     for found in every:
-        for name, frame in _own_frames(found):
-            parts[name].append(frame.assign(folder=found.folder) if found.folder else frame)
+        judged = found.judged.assign(claim=found.judged["text"], takes=found.judged["takes"].str.join("; "))
+        own = (
+            [judged[["claim", "verdict", "place", "mark", "numbers", "takes"]]],
+            map(scores.seeds, found.studies),
+            [] if found.efficiency is None else [costs.flat_rows(found.efficiency)],
+            [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.drifts],
+            [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.throughputs],
+        )
+        for held, frames in zip(parts.values(), own, strict=True):
+            held += [frame.assign(folder=found.folder) if found.folder else frame for frame in frames]
     yield from ((name, pd.concat(frames, ignore_index=True)) for name, frames in parts.items() if frames)
-
-
-def _own_frames(found: Found) -> Iterator[tuple[str, pd.DataFrame]]:
-    judged = found.judged.drop(columns="claim").rename(columns={"text": "claim"})
-    claims, scores, costs, *others = NUMBERS
-    judged = judged.assign(takes=judged["takes"].str.join("; "))
-    yield claims, judged[["claim", "verdict", "place", "mark", "numbers", "takes"]]
-    for study in found.studies:
-        yield scores, seeds(study)
-    if found.efficiency is not None:
-        yield costs, flat_rows(found.efficiency)
-    for name, kept in zip(others, (found.drifts, found.throughputs), strict=True):
-        for file, result in kept:
-            yield name, pd.DataFrame(result["rows"]).assign(file=file)
 
 
 def _former(files: Iterable[Path], output: Path) -> set[Path]:

@@ -6,7 +6,7 @@ import pytest
 
 from mabert_lab.report.whole import find
 from tests.lab.report.rows import CPU, efficiency, whole
-from tests.lab.report.studies import COLUMNS, ENVIRONMENT, like_the_paper, study
+from tests.lab.report.studies import COLUMNS, ENVIRONMENT, like_the_paper, of_all_budgets, study
 
 
 @pytest.fixture
@@ -30,16 +30,11 @@ def load(tmp_path):
 def results(tmp_path_factory):
     """A folder with results of every kind."""
     folder, every = tmp_path_factory.mktemp("results"), tuple(COLUMNS)
-    budgets = [
-        each
-        for share, name in ((0.1, "glue_10"), (0.25, "glue_25"), (0.5, "glue_50"), (1.0, "glue_100"))
-        for each in like_the_paper(name, share, every)
-    ]
     contents = [
         study(like_the_paper("pattern", 0.1, every), "pattern"),
         study(like_the_paper("components", 1.0, every), "components"),
         study(like_the_paper("pooling", 1.0, every), "pooling"),
-        study(budgets, "budget"),
+        study(of_all_budgets(every), "budget"),
     ]
     contents.append(efficiency(whole() + whole(CPU._replace(profile="best")), **ENVIRONMENT))
     regime = {"weights": "trained", "direction": "forward", "conv": "causal"}

@@ -88,3 +88,8 @@ def like_the_paper(table, budget=0.1, columns=("cola", "rte")):
         row(key, {each: [means.loc[key, COLUMNS[each][2]] + more for more in noise] for each in columns}, key, budget)
         for key in means.index
     ]
+
+
+def of_all_budgets(columns=("cola", "rte"), shares=tuple(paper.GLUE)):
+    """Such rows at each share of the steps."""
+    return [each for share in shares for each in like_the_paper(f"glue_{100 * share:g}", share, columns)]

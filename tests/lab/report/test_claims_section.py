@@ -10,7 +10,7 @@ from tests.lab.report.test_judge import LOWEST, curves, far, measured, rivals
 
 
 def tables(drifts=(), results=None):
-    return claim_tables([Found((), results, tuple(drifts), (), (), ())])
+    return claim_tables([Found(efficiency=results, drifts=tuple(drifts))])
 
 
 def rows(frame):

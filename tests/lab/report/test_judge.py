@@ -60,6 +60,16 @@ def study(claim, height=lambda arm, mean: mean, seeds=5, noise=QUIET, seconds=10
     return replace(made, arms=tuple(arms))
 
 
+def with_floors(made, constant):
+    """The study, in which one answer for all has such a score on each task."""
+    return replace(made, columns=tuple(replace(column, constant=constant) for column in made.columns))
+
+
+def with_pretraining(made, of):
+    """The study with what is known of each arm's pretraining."""
+    return replace(made, arms=tuple(replace(arm, pretraining={**arm.pretraining, **of(arm)}) for arm in made.arms))
+
+
 def mirrored(arm, mean):
     return 1 - mean
 
@@ -115,8 +125,7 @@ def test_a_cost_alone_decides_no_trade():
     cheap = study(TRADE, mirrored, seeds=4, dear=10.0)
     assert verdicts(TRADE, [cheap]) == {OPEN}, "too few seeds"
     made = study(TRADE, mirrored, dear=10.0)
-    floors = tuple(replace(column, constant=1.0) for column in made.columns)
-    assert verdicts(TRADE, [replace(made, columns=floors)]) == {OPEN}, "nothing was learnt"
+    assert verdicts(TRADE, [with_floors(made, 1.0)]) == {OPEN}, "nothing was learnt"
 
 
 @pytest.mark.parametrize("claim", [claim for claim in SCORES if len(claim.rule.get("budgets", ())) > 1], ids=short)
@@ -124,7 +133,7 @@ def test_a_claim_over_several_budgets_needs_each_and_falls_by_one(claim):
     made, odd = study(claim, lifted(claim)), study(claim, mirrored)
     for budget in claim.rule["budgets"]:
         few = replace(made, arms=tuple(arm for arm in made.arms if arm.budget != budget))
-        (found,) = verdicts_on(claim, [few], None, [])
+        (found,) = verdicts_on(claim, [few])
         assert (found.verdict, found.takes) == (UNMEASURED, (f"budgets: {100 * budget:g}%",))
         one = [there if there.budget == budget else here for here, there in zip(made.arms, odd.arms, strict=True)]
         assert "form" in claim.rule or verdicts(claim, [replace(made, arms=tuple(one))]) == {FAILS}
@@ -186,7 +195,7 @@ def test_of_memory_that_hardly_grows_nothing_is_told_and_what_shrinks_grows_by_n
         return 1000.0 * (1 + growth * (length >= 4096))
 
     results = measured(rounds=9, change=rising)
-    (found,) = verdicts_on(claim, [], results, [])
+    (found,) = verdicts_on(claim, results=results)
     assert found.verdict == (verdict if claim.rule["measure"] == "memory" else HOLDS)
     assert "-" not in found.numbers
     assert "\u221e times" in found.numbers
@@ -198,7 +207,7 @@ def test_a_claim_over_several_lengths_needs_each_and_falls_by_one(claim):
     odd = measured(rounds=9, spread=1e-9, change=against(claim))
     for length in claim.rule["at"]:
         without = replace(made, rows=made.rows.query(f"length != {length}"))
-        (found,) = verdicts_on(claim, [], without, [])
+        (found,) = verdicts_on(claim, results=without)
         assert found.verdict == UNMEASURED
         assert all(f"{NAMES[model]} at {length:,}" in found.takes[0] for model in claim.rule["less"])
         one = made.rows.where(made.rows["length"] != length, odd.rows)
@@ -241,13 +250,13 @@ def test_drift_that_bears_a_claim_out_refutes_it_or_cannot_tell(claim):
 def test_drift_is_judged_for_each_model_at_its_own_place(claim):
     one, other = (curves(scan=scan, **far(0.3, 0.2, 0.1, 0.01)) for scan in ("forward", "backward"))
     named = [(f"{number}.json", result) for number, ((_, result),) in enumerate((one, other))]
-    places = [each.place for each in verdicts_on(claim, [], None, named)]
+    places = [each.place for each in verdicts_on(claim, drifts=named)]
     assert len(set(places)) == len(places) == 2 * len(SITUATIONS)
     assert [place for place in places if "paper's setting" in place] == [
         "forward scan, padding right, attention masked, the paper's setting, 0.json"
     ]
     twice = [(file, {**result, "source": {"model": "runs/same"}}) for file, result in named]
-    assert {each.place.partition(", same ")[2] for each in verdicts_on(claim, [], None, twice)} == {
+    assert {each.place.partition(", same ")[2] for each in verdicts_on(claim, drifts=twice)} == {
         "(0.json)",
         "(1.json)",
     }
@@ -255,7 +264,7 @@ def test_drift_is_judged_for_each_model_at_its_own_place(claim):
 
 def test_what_is_rounding_is_shown_as_0():
     rounding = {masking: [2.4e-15, 2.4e-15] for masking in ("none", "pre", "post", "pre+post")}
-    found = every_verdict([], None, curves(**rounding))
+    found = every_verdict(drifts=curves(**rounding))
     assert not [each.numbers for each in found if re.search(r"e-1\d", each.numbers)]
     assert "no mask 0" in {each.numbers for each in found}
 
@@ -316,6 +325,12 @@ def rivals(calls, factor, spread=0.1):
     return measured(spread, calls, change)
 
 
+def too_slow(made, late):
+    """The results, with a limit of 99 seconds in place of some numbers."""
+    rows = made.rows.assign(value=made.rows["value"].mask(late), at_least=made.rows["at_least"].mask(late, 99.0))
+    return replace(made, rows=rows)
+
+
 @pytest.mark.parametrize(
     ("calls", "factor", "verdict"),
     [(4, 2.0, HOLDS), (3, 2.0, OPEN), (5, 0.5, FAILS), (4, 0.5, OPEN), (9, 1.1, OPEN), (5, 1.3, HOLDS)],
@@ -325,7 +340,7 @@ def test_lowest_holds_with_four_calls_and_falls_with_five(calls, factor, verdict
 
 
 def test_too_few_calls_are_said_with_how_many_are_needed():
-    (found,) = verdicts_on(LOWEST, [], rivals(4, 0.5), [])
+    (found,) = verdicts_on(LOWEST, results=rivals(4, 0.5))
     assert found.place.startswith("bf16, cuda")
     assert found.takes == ("calls: 5 of each model or more",)
     assert "Longformer 0.50 [0.41, 0.61] times MaBERT at 2,048 tokens, 4 calls or more" in found.numbers
@@ -362,11 +377,9 @@ def test_the_more_a_rival_needs_the_better_for_the_claim(calls, factor, spread):
 def test_a_missing_rival_is_named_and_one_too_slow_bounds_the_ratio():
     made = rivals(9, 2.0)
     without = replace(made, rows=made.rows.query("model != 'deberta'"))
-    (found,) = verdicts_on(LOWEST, [], without, [])
+    (found,) = verdicts_on(LOWEST, results=without)
     assert (found.verdict, found.takes) == (UNMEASURED, ("a number of: DeBERTa at 2,048, DeBERTa at 4,096",))
-    late = made.rows["model"] == "deberta"
-    slow = made.rows.assign(value=made.rows["value"].mask(late), at_least=made.rows["at_least"].mask(late, 99.0))
-    assert verdicts(LOWEST, results=replace(made, rows=slow)) == {HOLDS}
+    assert verdicts(LOWEST, results=too_slow(made, made.rows["model"] == "deberta")) == {HOLDS}
 
 
 @pytest.mark.parametrize(("status", "takes"), [("failed", "a number of"), ("out of memory", "more memory for")])
@@ -376,15 +389,14 @@ def test_what_a_missing_number_would_take_depends_on_why_it_is_missing(status, t
     rows = made.rows.assign(value=made.rows["value"].mask(late), status=status)
     for each in ("fastest_ms", "slowest_ms"):
         rows[each] = rows[each].mask(late)
-    (found,) = verdicts_on(LOWEST, [], replace(made, rows=rows), [])
+    (found,) = verdicts_on(LOWEST, results=replace(made, rows=rows))
     assert found.takes == (f"{takes}: DeBERTa at 2,048, DeBERTa at 4,096",)
 
 
 def test_a_model_that_is_too_slow_itself_is_not_the_fastest():
     made = rivals(9, 2.0)
     late = (made.rows["model"] == "mabert") & (made.rows["length"] == 4096)
-    slow = made.rows.assign(value=made.rows["value"].mask(late), at_least=made.rows["at_least"].mask(late, 99.0))
-    (found,) = verdicts_on(LOWEST, [], replace(made, rows=slow), [])
+    (found,) = verdicts_on(LOWEST, results=too_slow(made, late))
     assert found.verdict == FAILS
     assert "times MaBERT at 4,096 tokens" in found.numbers
 
@@ -407,6 +419,10 @@ def test_a_model_measured_in_a_faster_hour_is_compared_by_mabert_in_the_same_tur
 BEST = next(claim for claim in SCORES if claim.claim.startswith("Padding-safe masking (PSM) and"))
 
 
+ONE_BEST = {"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4}
+TWO_ALIKE = {**ONE_BEST, "map_only": 0.5}
+
+
 def components(heights, seeds=5, **changes):
     made = papers_study("components")
     noise = pd.DataFrame(dict.fromkeys(("cola", "rte"), QUIET * np.arange(seeds)))
@@ -415,17 +431,16 @@ def components(heights, seeds=5, **changes):
 
 
 def test_arms_that_are_equal_in_every_pair_refute_only_with_seeds_enough():
-    heights = {"full": 0.5, "psm_only": 0.4, "map_only": 0.5, "none": 0.4}
-    (found,) = verdicts_on(BEST, [components(heights)], None, [])
+    (found,) = verdicts_on(BEST, [components(TWO_ALIKE)])
     assert (found.verdict, "one model" in found.numbers) == (FAILS, False), "of unlike pretrainings nothing tells why"
-    assert verdicts(BEST, [components(heights, seeds=4)]) == {OPEN}
+    assert verdicts(BEST, [components(TWO_ALIKE, seeds=4)]) == {OPEN}
 
 
 def test_a_difference_of_0_says_why_where_two_arms_are_one_model():
-    made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.5, "none": 0.4})
+    made = components(TWO_ALIKE)
     asked = {arm.name: {"finetune": {"masking": "on" if arm.name == "full" else "off"}} for arm in made.arms}
-    arms = tuple(replace(arm, pretraining={"cell": "one"}) for arm in made.arms)
-    (found,) = verdicts_on(BEST, [replace(made, arms=arms, settings={"arms": asked})], None, [])
+    one = replace(with_pretraining(made, lambda arm: {"cell": "one"}), settings={"arms": asked})
+    (found,) = verdicts_on(BEST, [one])
     told = (
         "Full over MAP only on CoLA, RTE; both are one pretrained model, and score the same with `masking` on and off"
     )
@@ -433,9 +448,7 @@ def test_a_difference_of_0_says_why_where_two_arms_are_one_model():
 
 
 def test_what_is_no_better_than_one_answer_for_all_decides_nothing():
-    made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4})
-    floors = tuple(replace(column, constant=0.6) for column in made.columns)
-    (found,) = verdicts_on(BEST, [replace(made, columns=floors)], None, [])
+    (found,) = verdicts_on(BEST, [with_floors(components(ONE_BEST), 0.6)])
     assert found.verdict == OPEN
     assert found.takes == ("longer pretraining, for neither model beats one answer for all on: CoLA, RTE",)
 
@@ -446,23 +459,19 @@ TRANSFORMER = "TTTTTTTTTTTT"
 
 def with_losses(made, losses):
     """The study with held-out losses by arm, 5.0 where none is given."""
-
-    def of(arm):
-        return {**arm.pretraining, "held_out_loss": losses.get(arm.name, 5.0)}
-
-    return replace(made, arms=tuple(replace(arm, pretraining=of(arm)) for arm in made.arms))
+    return with_pretraining(made, lambda arm: {"held_out_loss": losses.get(arm.name, 5.0)})
 
 
 @pytest.mark.parametrize("loss", [LEARNT_BELOW, 6.48, float("inf")])
 def test_an_arm_that_hardly_learnt_is_marked_and_decides_nothing_alone(loss):
     mark = f"{TRANSFORMER} had hardly learnt: held-out loss {loss:.2f}, not below {LEARNT_BELOW}"
     by_it_alone = study(WORST, lambda arm, mean: mean - 0.5 * (arm == TRANSFORMER))
-    (learnt,) = verdicts_on(WORST, [with_losses(by_it_alone, {})], None, [])
+    (learnt,) = verdicts_on(WORST, [with_losses(by_it_alone, {})])
     assert (learnt.verdict, learnt.mark) == (FAILS, "")
-    (found,) = verdicts_on(WORST, [with_losses(by_it_alone, {TRANSFORMER: loss})], None, [])
+    (found,) = verdicts_on(WORST, [with_losses(by_it_alone, {TRANSFORMER: loss})])
     assert (found.verdict, found.mark) == (OPEN, mark)
     assert found.takes == (f"longer pretraining, or another learning rate: {TRANSFORMER}",)
-    (others,) = verdicts_on(WORST, [with_losses(study(WORST, mirrored), {TRANSFORMER: loss})], None, [])
+    (others,) = verdicts_on(WORST, [with_losses(study(WORST, mirrored), {TRANSFORMER: loss})])
     assert (others.verdict, others.mark) == (FAILS, mark), "others refute it as well"
 
 
@@ -470,33 +479,31 @@ def test_an_arm_that_hardly_learnt_is_marked_and_decides_nothing_alone(loss):
 def test_arms_that_hardly_learnt_decide_no_claim_and_a_study_may_name_its_own_line(claim):
     made = study(claim, mirrored, dear=1000.0)
     unlearnt = with_losses(made, dict.fromkeys((arm.name for arm in made.arms), 9.0))
-    (found,) = verdicts_on(claim, [unlearnt], None, [])
+    (found,) = verdicts_on(claim, [unlearnt])
     assert (found.verdict, "had hardly learnt: held-out loss 9.00" in found.mark) == (OPEN, True)
-    (found,) = verdicts_on(claim, [replace(unlearnt, learnt_below=9.1)], None, [])
+    (found,) = verdicts_on(claim, [replace(unlearnt, learnt_below=9.1)])
     assert (found.verdict, found.mark) == (FAILS, "")
 
 
 def test_an_arm_that_beats_one_class_for_all_nowhere_is_marked():
-    made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4})
-    floors = tuple(replace(column, constant=0.45) for column in made.columns)
-    (found,) = verdicts_on(BEST, [replace(made, columns=floors)], None, [])
+    (found,) = verdicts_on(BEST, [with_floors(components(ONE_BEST), 0.45)])
     assert (found.verdict, found.mark) == (OPEN, "3 models had hardly learnt: not above one class for all on CoLA, RTE")
 
 
 def test_one_model_twice_needs_no_learning_to_be_the_same():
-    made = components({"full": 0.5, "psm_only": 0.4, "map_only": 0.5, "none": 0.4})
-    arms = tuple(replace(arm, pretraining={"cell": "one", "held_out_loss": 9.0}) for arm in made.arms)
-    (found,) = verdicts_on(BEST, [replace(made, arms=arms)], None, [])
+    made = components(TWO_ALIKE)
+    one = with_pretraining(made, lambda arm: {"cell": "one", "held_out_loss": 9.0})
+    (found,) = verdicts_on(BEST, [one])
     assert (found.verdict, found.mark) == (
         FAILS,
         f"4 models had hardly learnt: held-out loss 9.00, not below {LEARNT_BELOW}",
     )
-    arms = tuple(replace(arm, pretraining={"cell": arm.name, "held_out_loss": 9.0}) for arm in made.arms)
-    assert verdicts(BEST, [replace(made, arms=arms)]) == {OPEN}
+    several = with_pretraining(made, lambda arm: {"cell": arm.name, "held_out_loss": 9.0})
+    assert verdicts(BEST, [several]) == {OPEN}
 
 
 def test_a_missing_arm_is_named_and_one_that_is_worse_refutes_without_it():
-    (found,) = verdicts_on(BEST, [components({"full": 0.5, "none": 0.4})], None, [])
+    (found,) = verdicts_on(BEST, [components({"full": 0.5, "none": 0.4})])
     assert (found.verdict, found.takes) == (UNMEASURED, ("models: PSM only, MAP only",))
     assert verdicts(BEST, [components({"full": 0.4, "none": 0.5})]) == {FAILS}
 
@@ -509,10 +516,9 @@ def test_a_sample_of_a_task_is_not_the_task():
 
 
 def test_variants_of_the_arms_are_judged_apart():
-    heights = {"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4}
-    made = components(heights)
+    made = components(ONE_BEST)
     both = [replace(arm, name=f"{arm.name}, both directions", paper=None) for arm in made.arms]
-    found = verdicts_on(BEST, [replace(made, arms=(*made.arms, *both))], None, [])
+    found = verdicts_on(BEST, [replace(made, arms=(*made.arms, *both))])
     places = [each.place for each in found]
     assert places == ["at scale tiny", "both directions, at scale tiny"]
 

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from mabert_lab import cli, report
-from mabert_lab.report.document import Page, loss_chart, markdown, number, on_paper, stage_ends, table, with_best
+from mabert_lab.report.charts import loss_chart, on_paper, stage_ends
+from mabert_lab.report.document import Page, markdown, number, table, with_best
 from mabert_lab.report.paper import claims
 from mabert_lab.report.whole import Found, absent, claim_tables, find, throughput_table, write_report
 from mabert_lab.report.whole import report as page_of
@@ -125,17 +126,17 @@ def test_numbers_are_in_files(written):
 
 def test_too_few_seeds_are_said_before_the_verdicts():
     few = read([row("map", {"cola": [0.5] * 4}, "map")], "pooling", title="Pooling")
-    said, _, _ = page_of([Found((few,), None, (), (), (), ())]).text.partition("## What is decided")
+    said, _, _ = page_of([Found((few,))]).text.partition("## What is decided")
     assert "**Too few seeds to decide any claim on scores**, 5 being needed: Pooling (4)\n" in said
     unscored = read([row("map", {}, "map", pretraining={})], "pooling")
-    assert "every score and difference" in page_of([Found((unscored,), None, (), (), (), ())]).text
+    assert "every score and difference" in page_of([Found((unscored,))]).text
 
 
 def test_where_nothing_is_decided_what_is_open_comes_first_with_the_words_explained():
     few = like_the_paper("pooling", 1.0)
     for each in (scores for arm in few for task in arm["scores"].values() for scores in task.values()):
         del each["4"]
-    whole = page_of([Found((read(few, "pooling", ("cola", "rte")),), None, (), (), (), ())]).text
+    whole = page_of([Found((read(few, "pooling", ("cola", "rte")),))]).text
     assert "## What is decided" not in whole
     _, _, still_open = whole.partition("## What cannot be told")
     first, _, _ = still_open.partition("\n## ")
