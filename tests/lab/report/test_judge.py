@@ -93,6 +93,13 @@ def lifted(claim):
     return lambda arm, mean: mean + lift * (arm in claim.rule["first"])
 
 
+def test_a_lead_that_varies_as_much_on_every_task_varies_least_on_none():
+    (claim,) = (claim for claim in SCORES if claim.rule.get("form") == "steady")
+    made = study(claim, noise=LOUD)
+    arms = [replace(arm, scores=arm.scores.apply(lambda _, own=arm.scores: own["cola"])) for arm in made.arms]
+    assert verdicts(claim, [replace(made, arms=tuple(arms))]) == {FAILS}
+
+
 @pytest.mark.parametrize("claim", SCORES, ids=short)
 def test_scores_that_bear_a_claim_out_refute_it_or_cannot_tell(claim):
     assert verdicts(claim, [study(claim, lifted(claim))]) == {HOLDS}
