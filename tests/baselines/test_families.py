@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM
 
 import mabert
 from mabert.baselines import attention as fast
-from mabert.baselines.positions import repeat
+from mabert.baselines.family import repeat
 from mabert.baselines.registry import FAMILIES, family_named, family_of
 from mabert.baselines.uses import build
 from mabert.model.config import make_config

@@ -6,8 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.family import Family, input_length
-from mabert.baselines.positions import repeat
+from mabert.baselines.family import Family, input_length, repeat
 
 
 class BigBird(Family):

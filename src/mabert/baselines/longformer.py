@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from mabert.baselines.family import Family
-from mabert.baselines.positions import repeat
+from mabert.baselines.family import Family, repeat
 
 MOST_UNUSED = 100
 """Maximum number of unused rows before the first position; the published model has two."""

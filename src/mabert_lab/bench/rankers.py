@@ -11,7 +11,7 @@ import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
-from mabert.baselines.positions import repeat
+from mabert.baselines.family import repeat
 from mabert.baselines.registry import FAMILIES
 from mabert.conversion.agreement import vectors
 from mabert.conversion.teacher import Teacher, student_of
