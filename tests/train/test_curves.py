@@ -12,7 +12,7 @@ from transformers.integrations import integration_utils
 from mabert.cli import main
 from mabert.extras import check_reporters
 from mabert.train import trainer
-from mabert.train.curves import table
+from mabert.train.callbacks import table
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, as_mapping
 from tests.train.helpers import kill_at, recipe, tokenizer

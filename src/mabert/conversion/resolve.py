@@ -22,7 +22,7 @@ from mabert.data.encode import check_list
 from mabert.data.tokenizer import fingerprint
 from mabert.files.places import default_cache
 from mabert.files.reading import digest
-from mabert.machine.precision import resolve_precision, warn_of_emulation
+from mabert.machine.environment import resolve_precision, warn_of_emulation
 from mabert.opening.opened import Model
 from mabert.train.run import RunFolder
 from mabert.train.trainer import joined

@@ -15,9 +15,8 @@ from mabert.baselines.family import Family
 from mabert.baselines.registry import family_of
 from mabert.baselines.uses import Use
 from mabert.data.encode import encodings
-from mabert.machine.environment import fast_dtype
+from mabert.machine.environment import PRECISIONS, fast_dtype, resolve_precision, warn_of_emulation
 from mabert.machine.memory import is_out_of_memory
-from mabert.machine.precision import PRECISIONS, resolve_precision, warn_of_emulation
 from mabert.model import MaBertModel
 from mabert.model.graphs import use_graphs
 from mabert.model.prepack import can_prepack, is_plain, prepack

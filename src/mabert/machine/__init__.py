@@ -3,4 +3,4 @@
 from typing import Literal
 
 Precision = Literal["auto", "fp32", "bf16"]
-"""Precisions to compute in, see `mabert.machine.precision`."""
+"""Precisions to compute in, see `mabert.machine.environment`."""

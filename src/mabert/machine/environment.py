@@ -1,15 +1,22 @@
-"""The environment of a result (machine, versions, commit), and the dtype that the machine is fast in.
+"""The environment of a result (machine, versions, commit), and the precision that a device is fast in.
 
 Functions import torch themselves: importers of this module may have to refuse a command, and should do so at once.
 """
 
 import contextlib
+import logging
 import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from mabert.machine import Precision
+
+logger = logging.getLogger(__name__)
+
+PRECISIONS = get_args(Precision)
 
 CPUINFO = Path("/proc/cpuinfo")
 """Linux's file about the processor."""
@@ -52,6 +59,35 @@ def fast_dtype(device: str | None = None) -> str:
     if device == "cuda" or (device is None and torch.cuda.is_available()):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return "bfloat16" if bf16_instructions() else "float32"
+
+
+def resolve_precision(precision: str, device: str | None = None) -> str:
+    """Resolves `auto` to `bf16` if a device has instructions for products in it, else to `fp32`; keeps these two.
+
+    Args:
+        precision: One of `PRECISIONS`.
+        device: `cpu` or `cuda`; default, the GPU if there is one.
+
+    Raises:
+        ValueError: If it is none of the three.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; it must be one of {list(PRECISIONS)}")
+    if precision != "auto":
+        return precision
+    return "bf16" if fast_dtype(device) == "bfloat16" else "fp32"
+
+
+def warn_of_emulation(precision: str, device: str | None = None) -> None:
+    """Warns if bf16 is asked for on a device that computes it in float32; takes `resolve_precision`'s arguments."""
+    if resolve_precision(precision, device) == "bf16" and fast_dtype(device) == "float32":
+        import torch
+
+        gpu = torch.cuda.is_available() if device is None else device == "cuda"
+        logger.warning(
+            "precision is bf16, for which this %s has no instructions: fp32 is several times as fast here",
+            "GPU" if gpu else "CPU",
+        )
 
 
 def bf16_instructions() -> frozenset[str]:

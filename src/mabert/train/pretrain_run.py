@@ -21,8 +21,8 @@ from mabert.data.tokenizer import fingerprint
 from mabert.extras import check_reporters
 from mabert.files.places import default_cache
 from mabert.files.reading import digest
+from mabert.machine.environment import warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
-from mabert.machine.precision import warn_of_emulation
 from mabert.model import MaBertConfig
 from mabert.opening.opened import Opened, open_model
 from mabert.schema import IGNORED

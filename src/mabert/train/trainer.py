@@ -22,11 +22,10 @@ from transformers.trainer_utils import rotate_checkpoints
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.files.reading import finite, read_json, to_json
 from mabert.files.writing import STAGING, naming_full_disk, saving, write_text
+from mabert.machine.environment import resolve_precision
 from mabert.machine.memory import naming_memory, size_of
-from mabert.machine.precision import resolve_precision
 from mabert.train import checkpoint
-from mabert.train.callbacks import SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar
-from mabert.train.curves import Events, end_reports, table
+from mabert.train.callbacks import Events, SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar, end_reports, table
 from mabert.train.objective import decay_parameter_names
 from mabert.train.recipe import Packing
 

@@ -21,7 +21,7 @@ from mabert.files.sentences import SentenceFolder
 from mabert.infer.loaded import Loaded, device_named, load_for_use
 from mabert.infer.model import TextModel, load
 from mabert.infer.passages import Passages
-from mabert.machine.precision import resolve_precision
+from mabert.machine.environment import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
 from mabert.opening.opened import open_model

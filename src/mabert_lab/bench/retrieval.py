@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 
 from mabert.data.corpus import read_documents
 from mabert.data.rows import read_rows, text_in
-from mabert.machine.precision import resolve_precision
+from mabert.machine.environment import resolve_precision
 from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of, together
 from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.english import split_sentences

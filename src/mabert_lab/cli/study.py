@@ -107,7 +107,7 @@ def run_grid(options: argparse.Namespace) -> None:
     if options.dry_run:
         from rich.console import Console
 
-        from mabert_lab.study.progress import show_plan
+        from mabert_lab.study.runner import show_plan
 
         show_plan(plan, root, Console())
         return
@@ -140,9 +140,8 @@ def check_start(options: argparse.Namespace, converts: bool) -> None:
 def run_plan(plan: Any, root: Path) -> None:
     """Runs the cells and reports their outcome."""
     from mabert_lab.study.cells import CellFiles
-    from mabert_lab.study.progress import StudyProgress
     from mabert_lab.study.results import results_file, speed_of, write_results
-    from mabert_lab.study.runner import Runner
+    from mabert_lab.study.runner import Runner, StudyProgress
 
     runner = Runner(plan, root, StudyProgress(plan, root))
     runner.finished = lambda: write_results(plan, root, runner.states)

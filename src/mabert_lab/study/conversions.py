@@ -19,8 +19,8 @@ from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources
 from mabert.data.tokenizer import fingerprint
 from mabert.files.writing import filling
+from mabert.machine.environment import resolve_precision
 from mabert.machine.memory import parameters_of, size_of
-from mabert.machine.precision import resolve_precision
 from mabert.schema.check import check
 from mabert.train.recipe import check_seeds
 from mabert.train.run import RunFolder

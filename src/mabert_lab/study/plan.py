@@ -18,9 +18,8 @@ from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files.reading import to_json
 from mabert.files.writing import make_once
-from mabert.machine.environment import fast_dtype
+from mabert.machine.environment import fast_dtype, resolve_precision
 from mabert.machine.memory import parameters_of
-from mabert.machine.precision import resolve_precision
 from mabert.train.finetune_run import OF_MABERT, epochs_of, longest_input, tuned_config
 from mabert.train.pretrain_run import FREE, model_config
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping

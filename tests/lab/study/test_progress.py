@@ -6,8 +6,7 @@ from rich.console import Console
 from mabert_lab import cli
 from mabert_lab.study import plan as plans
 from mabert_lab.study.cells import CellFiles
-from mabert_lab.study.progress import StudyProgress, show_plan
-from mabert_lab.study.runner import Status
+from mabert_lab.study.runner import Status, StudyProgress, show_plan
 from tests.lab.study.helpers import planned, world, written
 
 ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
