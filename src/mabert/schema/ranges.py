@@ -61,7 +61,8 @@ class Range:
                     value = float(value)
             if isinstance(value, bool) or not any(isinstance(value, each) for each in kinds):
                 right = " or ".join(WORDS[each] for each in kinds if each is not int or float not in kinds)
-                raise must_be(right if self.written or float not in kinds or int in kinds else f"{right}, such as 1.0")
+                whole_too = self.written or float not in kinds or int in kinds
+                raise must_be(right if whole_too else f"{right} written with a point, such as 1.0")
             if entries is not None and isinstance(value, list):
                 return entries.validate_python(value)
             if value is not None and value not in self:
