@@ -12,7 +12,7 @@ from mabert import MaBertForMaskedLM, MaBertForMultipleChoice, MaBertForSequence
 from mabert.infer import model as models
 from mabert.infer.answers import BatchTooLargeError
 from mabert.infer.loaded import device_named, load_for_use
-from mabert.machine import precision as precisions
+from mabert.machine import environment
 from mabert.model.blocks import MambaBlock
 from mabert.model.packing import total_of
 from mabert.model.prepack import PackedLinear, can_prepack
@@ -124,7 +124,7 @@ def test_a_precision_is_the_one_that_was_asked_for_else_that_of_the_folder(maske
     words.save_pretrained(tmp_path)
 
     def used(precision, fast="float32"):
-        monkeypatch.setattr(precisions, "fast_dtype", lambda device: fast)
+        monkeypatch.setattr(environment, "fast_dtype", lambda device: fast)
         loaded = load_for_use(open_model(tmp_path), "masked_lm", precision=precision, device="cpu")
         return loaded.model.dtype, loaded.bf16
 
@@ -138,7 +138,7 @@ def test_a_precision_is_the_one_that_was_asked_for_else_that_of_the_folder(maske
 def test_who_asks_for_bf16_where_it_is_emulated_is_told(masked_lm, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, "mabert.machine.environment"):
         for fast in ("bfloat16", "float32"):
-            monkeypatch.setattr(precisions, "fast_dtype", lambda device, fast=fast: fast)
+            monkeypatch.setattr(environment, "fast_dtype", lambda device, fast=fast: fast)
             mabert.load(masked_lm, precision="bf16", device="cpu").embed(TEXTS)
     assert [record.getMessage() for record in caplog.records] == [
         "precision is bf16, for which this CPU has no instructions: fp32 is several times as fast here"
