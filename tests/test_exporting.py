@@ -26,10 +26,7 @@ from tests.model.helpers import MAKINGS, build, config
 from tests.train.helpers import tokenizer
 
 KINDS = {
-    "encoder": (
-        MaBertModel,
-        {"ssm_direction": "bidirectional", "layer_pattern": "MTM", "max_position_embeddings": 400},
-    ),
+    "encoder": (MaBertModel, {"ssm_direction": "bidirectional", "max_position_embeddings": 150}),
     "fills masks": (MaBertForMaskedLM, {"ssm_conv_mode": "centered", "ssm_direction": "backward"}),
     "classifies": (MaBertForSequenceClassification, {"pooling": "map"}),
     "tags": (MaBertForTokenClassification, MAKINGS["a mixture"]),
@@ -54,7 +51,7 @@ def texts(rows, time, side):
 
 
 def check(model, run, shortest=1):
-    for rows, time in ((1, shortest), (2, 7), (3, 20), (2, min(400, model.config.max_position_embeddings))):
+    for rows, time in ((1, shortest), (2, 7), (3, 20), (2, model.config.max_position_embeddings)):
         for side in ("left", "right"):
             ids, mask = texts(rows, time, side)
             with torch.no_grad():
@@ -104,7 +101,7 @@ def test_a_graph_is_compared_at_the_longest_text_too(tmp_path):
 
     plain = exporting.Plain(saved(tmp_path, "encoder"), ["input_ids", "attention_mask"])
     assert max(exporting._differences(plain, running)) < 1e-6
-    assert max(lengths) == plain.longest == 400
+    assert max(lengths) == plain.longest == 150
 
 
 @pytest.mark.slow

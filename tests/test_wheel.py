@@ -13,6 +13,7 @@ import venv
 import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from packaging.requirements import Requirement
@@ -69,8 +70,10 @@ with use_backend("reference"):
 """
 
 EXPORT = """
-for to in ("onnx", "openvino"):
-    print(mabert.export("tiny", to, to=to).runtime.split()[0])
+from mabert.ops import use_backend
+with use_backend("reference"):  # an environment of its own would compile the kernels anew
+    for to in ("onnx", "openvino"):
+        print(mabert.export("tiny", to, to=to).runtime.split()[0])
 """
 
 CLUSTER = """
@@ -83,7 +86,8 @@ print(vectors.take_all()[0]["vector"].shape)
 
 PROGRAMS = {
     "": TINY + CORE,
-    "minilm": re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0],
+    "minilm": "from mabert.ops import use_backend\nwith use_backend('reference'):\n"
+    + indent(re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0], "  "),
     "train": TINY + TRAIN,
     "export": TINY + EXPORT,
     "cluster": TINY + CLUSTER,

@@ -13,15 +13,24 @@ import mabert.machine.processes
 from mabert.machine.processes import METHOD, FreedMemory
 from tests.patience import HANG
 
-PROGRAM = """
-import os, sys
-from mabert.machine.processes import context
+ALONE = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("processes", {mabert.machine.processes.__file__!r})
+processes = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(processes)
+"""
+"""Loads the module without all of mabert."""
+
+PROGRAM = (
+    ALONE
+    + """
+import os
 
 def tell(pipe):
     pipe.send([os.environ.get("A_VARIABLE"), "colorsys" in sys.modules])
 
 if __name__ == "__main__":
-    chosen = context("colorsys", A_VARIABLE="given")
+    chosen = processes.context("colorsys", A_VARIABLE="given")
     here, there = chosen.Pipe()
     process = chosen.Process(target=tell, args=(there,))
     process.start()
@@ -29,6 +38,7 @@ if __name__ == "__main__":
     print(here.recv(), os.environ.get("A_VARIABLE"))
     process.join()
 """
+)
 
 
 @pytest.mark.slow
@@ -42,13 +52,12 @@ def test_processes_begin_with_what_they_are_given(tmp_path, monkeypatch, already
     assert done.stdout.strip() == f"{[already or 'given', True]} {already}", done.stderr
 
 
-FAULTS = """
-import ctypes, importlib.util, resource, sys
+FAULTS = (
+    ALONE
+    + """
+import ctypes, resource
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p
-spec = importlib.util.spec_from_file_location("processes", sys.argv[1])  # without all of mabert
-processes = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(processes)
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -65,6 +74,7 @@ processes.keep_freed_memory()
 faults()
 print(plain, faults())
 """
+)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
@@ -74,7 +84,7 @@ print(plain, faults())
 def test_freed_memory_is_used_again_unless_the_environment_says_otherwise(tmp_path, told):
     (tmp_path / "program.py").write_text(FAULTS)
     quiet = {key: value for key, value in os.environ.items() if key != "GLIBC_TUNABLES" and "THRESHOLD" not in key}
-    run = [sys.executable, tmp_path / "program.py", mabert.machine.processes.__file__]
+    run = [sys.executable, tmp_path / "program.py"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=HANG, env={**quiet, **told})
     plain, kept = map(int, done.stdout.split())
     pages = (3 * 36 << 20) // os.sysconf("SC_PAGE_SIZE")

@@ -1,5 +1,6 @@
 """A model's process: what it answers, how it ends, and what it may take."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -131,12 +132,20 @@ def test_the_next_cell_has_a_new_process(worker):
 
 @pytest.mark.slow
 def test_a_process_is_bounded_in_its_memory():
-    program = (
-        "import torch; from mabert_lab.bench import memory, worker; memory.limit_memory(0)\n"
-        "try:\n    torch.ones(1 << 30)\nexcept Exception as error:\n    print(worker.status_of(error))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "out of memory", done.stderr
+    def allocate(pipe):
+        memory.limit_memory(0)
+        try:
+            torch.ones(1 << 30)
+        except Exception as error:
+            pipe.send(status_of(error))
+
+    forked = multiprocessing.get_context("fork")  # torch is there
+    here, there = forked.Pipe()
+    process = forked.Process(target=allocate, args=(there,))
+    process.start()
+    assert here.poll(HANG)
+    assert here.recv() == "out of memory"
+    process.join()
 
 
 @pytest.mark.parametrize(
