@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 import mabert
 from mabert import MaBertForSequenceClassification, MaBertModel
-from tests.model.helpers import build, config
+from tests.model.helpers import saved
 from tests.train.helpers import WORDS, tokenizer
 
 TEXTS = [" ".join((WORDS * 2)[start : start + 3 + start % 5]) for start in range(24)]
@@ -16,23 +15,21 @@ TEXTS = [" ".join((WORDS * 2)[start : start + 3 + start % 5]) for start in range
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # warnings of other libraries
 
 
-def saved(folder, kind, **fields):
-    """Saves a small model and its tokenizer; returns the folder's name."""
-    words = tokenizer()
-    sizes = {"vocab_size": len(words), "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
-    build(kind, config(**{**sizes, **fields}), dtype=torch.float32).save_pretrained(folder)
-    words.save_pretrained(folder)
-    return str(folder)
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("encoder"), MaBertModel)
+    folder = tmp_path_factory.mktemp("encoder")
+    saved(MaBertModel, folder, tokenizer(), **SIZES)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("reranker"), MaBertForSequenceClassification, num_labels=1, pooling="cls")
+    folder = tmp_path_factory.mktemp("reranker")
+    saved(MaBertForSequenceClassification, folder, tokenizer(), **SIZES, num_labels=1, pooling="cls")
+    return str(folder)
 
 
 def vectors(folder, texts=TEXTS, **options):

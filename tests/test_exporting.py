@@ -22,7 +22,8 @@ from mabert import (
 )
 from mabert.cli import main
 from mabert.ops import depthwise_conv1d, explain, portable, selective_scan, use_backend
-from tests.model.helpers import MAKINGS, build, config
+from tests.model import helpers
+from tests.model.helpers import MAKINGS
 from tests.train.helpers import tokenizer
 
 KINDS = {
@@ -35,12 +36,8 @@ KINDS = {
 
 
 def saved(folder, kind):
-    words = tokenizer()
     make, changes = KINDS[kind]
-    model = build(make, config(vocab_size=len(words), **changes), dtype=torch.float32)
-    model.save_pretrained(folder)
-    words.save_pretrained(folder)
-    return model
+    return helpers.saved(make, folder, tokenizer(), **changes)
 
 
 def texts(rows, time, side):

@@ -13,7 +13,7 @@ import mabert
 from mabert import MaBertForMaskedLM
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import SHIPPED
-from tests.model.helpers import build, config
+from tests.model.helpers import saved
 
 GUIDE = Path(__file__).parents[1] / "docs/sentence-transformers.md"
 TITLES = ("Open a folder", "Train vectors", "Rerank", "Sparse vectors (SPLADE)", "MTEB")
@@ -32,10 +32,7 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shutil.copytree(SHIPPED / "minilm", "minilm-folder")
-    words = load_tokenizer(SHIPPED / "minilm")
-    model = build(MaBertForMaskedLM, config(vocab_size=len(words), max_position_embeddings=64), dtype=torch.float32)
-    model.save_pretrained("masked-lm-folder")
-    words.save_pretrained("masked-lm-folder")
+    saved(MaBertForMaskedLM, "masked-lm-folder", load_tokenizer(SHIPPED / "minilm"), max_position_embeddings=64)
 
 
 def test_the_guide_has_a_program_for_each_use():

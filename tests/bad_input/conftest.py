@@ -55,8 +55,10 @@ def refusal(capsys, words):
         code = main([str(word) for word in words])
     except SystemExit as stop:
         code = stop.code
-    told = [line for line in re.split(r"[\r\n]", capsys.readouterr().err) if line and not NOTES.match(line)]
-    assert (code, len(told)) == (2, 1), told
+    out, err = capsys.readouterr()
+    told = [line for line in re.split(r"[\r\n]", err) if line and not NOTES.match(line)]
+    assert (code, len(told), out) == (2, 1, ""), told
+    assert told[0].startswith("mabert")
     assert len(told[0]) < 1500
     return told[0]
 

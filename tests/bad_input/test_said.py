@@ -11,7 +11,6 @@ import yaml
 from mabert_lab.cli import main
 from mabert_lab.report.document import Page, markdown
 from mabert_lab.report.document import table as shown_table
-from tests.bad_input.conftest import hashes
 from tests.lab.report.studies import row
 from tests.lab.report.studies import study as studied
 
@@ -125,13 +124,6 @@ def test_a_run_goes_on_beside_its_text_when_moved_or_from_before_it_knew_its_dir
         del request["directory"]
         (relative / "run/request.yaml").write_text(yaml.safe_dump(request))
     assert main(["pretrain", "any", "-o", "run", "--resume"]) == 0
-
-
-def test_other_text_in_the_same_place_is_another_run(relative, refused):
-    (relative / "text.txt").write_text("another text\n\n" * 200)
-    before = hashes(relative / "run")
-    assert "it differs in resolved.corpus" in refused("pretrain", "any", "-o", "run", "--resume")
-    assert hashes(relative / "run") == before
 
 
 def test_a_fine_tuning_goes_on_wherever_its_model_and_table_lie(made, tmp_path, monkeypatch):

@@ -146,24 +146,6 @@ def test_every_command_has_encoders_with_this_attention_and_a_saved_one_asks_for
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("length", [30, 200, 700])
-def test_modernbert_says_the_same_with_its_windows_cut_out(length):
-    models = []
-    for attention in ("sdpa", "mabert"):
-        config = small_config("modernbert", initializer_range=0.3)
-        config._attn_implementation = attention
-        torch.manual_seed(0)
-        models.append(build("encoder", config, hastened=False).eval())
-    assert "sliding_attention" in config.layer_types
-    ids = tokens(2, length)
-    padding = torch.ones_like(ids)
-    padding[1, length // 2 :] = 0
-    for mask in (None, torch.ones_like(ids), padding):
-        plain, fast = (model(ids, attention_mask=mask).last_hidden_state for model in models)
-        keep = padding.bool() if mask is padding else torch.ones_like(ids).bool()
-        torch.testing.assert_close(fast[keep], plain[keep], atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipes_sizes_reach_the_model(name):
     config = small_config(name, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.125)
@@ -194,17 +176,6 @@ def test_the_head_scores_token_vectors_as_the_whole_model_does(name):
         hidden = model.base_model(ids).last_hidden_state
         parts = FAMILIES[name].token_scores(model, hidden[:, 3:5])
     torch.testing.assert_close(parts, whole[:, 3:5], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_padding_on_the_right_moves_no_token(name):
-    model, ids = small(name, "encoder"), tokens(2, 12)
-    padded = torch.cat([ids, torch.full((2, 9), PAD)], dim=1)
-    mask = (torch.arange(21) < 12).long().expand(2, -1)
-    with torch.no_grad():
-        alone = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-        together = model(input_ids=padded, attention_mask=mask).last_hidden_state[:, :12]
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [30, 128, 600])
@@ -420,6 +391,3 @@ def test_longformer_refuses_a_tokenizer_whose_padding_would_take_thousands_of_po
     ids = FAMILIES["longformer"].special_ids(50283, 1, 2)
     with pytest.raises(ValueError, match=r"pad_token_id is 50283; Longformer's table .* among its first 100 tokens"):
         FAMILIES["longformer"].config_of(dict(SIZES), vocab_size=50400, **ids)
-
-
-BLOCKS = {"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 64, "initializer_range": 0.3}

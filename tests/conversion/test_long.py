@@ -107,14 +107,6 @@ def test_it_reads_what_its_teacher_does_not(request, tmp_path, long_text, name, 
             asked(mabert.load(teacher))
 
 
-def test_padding_moves_no_long_text(longer):
-    model, words = mabert.load(longer[0]), load_tokenizer(longer[0])
-    texts = [LONG, "a small house", LONG[:200]]
-    assert len(words(LONG)["input_ids"]) > POSITIONS
-    alone = np.stack([model.embed([text], progress=False)[0] for text in texts])
-    np.testing.assert_allclose(model.embed(texts, progress=False, batch_tokens=10_000), alone, atol=1e-6)
-
-
 def test_agreement_goes_up_to_the_new_length_and_speed_names_who_was_timed(longer):
     outcome = longer[1]["outcome"]
     longest = max(int(band.split("-")[1]) for band in outcome["agreement"]["bands"])

@@ -12,13 +12,13 @@ from transformers import AutoModel
 
 import mabert
 from mabert import MaBertForSequenceClassification
-from mabert.cli import main
 from mabert.conversion import agreement, losses, resolve, training
 from mabert.conversion import run as running
 from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from mabert.train.run import RunFolder
+from mabert_lab.cli import main
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
 from tests.train.helpers import corpus, interrupt, kill
 
@@ -104,6 +104,23 @@ def test_a_stop_at_any_step_changes_no_bit(
     assert result["outcome"]["agreement"] == converted[1]["outcome"]["agreement"]
     assert (tmp_path / "out/README.md").read_bytes() == (converted[0] / "README.md").read_bytes()
     assert not (tmp_path / "out/unfinished").exists()
+
+
+def test_the_command_goes_on_where_it_was_interrupted(
+    tmp_path, monkeypatch, capsys, small_batches, converted, embedder, words_to_learn
+):
+    words = ["convert", str(embedder), "-o", str(tmp_path / "out"), "--text", str(words_to_learn), "--pattern", "MTM"]
+    words += ["--tokens", "1000", "--length", "30", "--precision", "fp32", "--batch-tokens", "160"]
+    with monkeypatch.context() as patch:
+        stop_at(patch, 4, interrupt)
+        assert main(words) == 130
+    assert "go on with --resume" in capsys.readouterr().err.splitlines()[-1]
+    assert list((tmp_path / "out/unfinished/align").glob("checkpoint-*"))
+    assert not (tmp_path / "out/model.safetensors").exists()
+    assert main([*words, "--resume"]) == 0
+    assert bits(tmp_path / "out") == bits(converted[0])
+    assert "out: a MaBERT, ready to use" in capsys.readouterr().out
+    assert (tmp_path / "out/conversion.html").is_file()
 
 
 @pytest.mark.parametrize(("place", "name"), [(running, "compare"), (running, "save"), (RunFolder, "write_result")])

@@ -1,7 +1,5 @@
 """Files as they lie on disk: any text reads back from any compression, and damage is named."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -3,8 +3,6 @@
 The file also holds the vocabularies, so that it speaks of reading and encoding, not of how pieces are learnt.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 from pathlib import Path

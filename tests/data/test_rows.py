@@ -1,7 +1,5 @@
 """Rows of tables: what was written comes back from every format, and a bad row is named by its line."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -43,7 +43,7 @@ HERE = r"t\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("given", "message"),
     [
         ({"id": None}, HERE + ": 'id' is None, not text"),
         ({"id": " "}, HERE + ": 'id' is empty"),
@@ -58,21 +58,18 @@ HERE = r"t\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]"
         ({"answers": [{"text": "Paris", "answer_start": -6}]}, "not at its answer_start, -6; there is ''"),
         ({"answers": [{"text": "", "answer_start": 0}]}, "'' is not at its answer_start"),
         ({"is_impossible": True}, r"t\.json: no question has an answer; there is nothing to learn from"),
+        ([{"question": "Who?"}], HERE + ": no 'id', which the form of SQuAD has there"),
+        ([PARIS, PARIS], r"qas\[1\]: another question has the id '1'"),
+        ([], r"t\.json: no questions"),
     ],
 )
-def test_bad_questions_are_refused_in_one_line(tmp_path, changes, message):
+def test_bad_questions_are_refused_in_one_line(tmp_path, given, message):
+    questions = given if isinstance(given, list) else [PARIS | given]
     with pytest.raises(ValueError, match=message):
-        load_own({"train": file_of(tmp_path, {**PARIS, **changes})}, kind="answers")
+        load_own({"train": file_of(tmp_path, *questions)}, kind="answers")
 
 
 def test_bad_files_are_refused_in_one_line(tmp_path):
-    without = {name: value for name, value in PARIS.items() if name != "id"}
-    with pytest.raises(ValueError, match=HERE + ": no 'id', which the form of SQuAD has there"):
-        load_own({"train": file_of(tmp_path, without)}, kind="answers")
-    with pytest.raises(ValueError, match=r"qas\[1\]: another question has the id '1'"):
-        load_own({"train": file_of(tmp_path, PARIS, PARIS)}, kind="answers")
-    with pytest.raises(ValueError, match=r"t\.json: no questions"):
-        load_own({"train": file_of(tmp_path)}, kind="answers")
     with pytest.raises(ValueError, match=r"paragraphs\[0\]: 'context' is None, not text"):
         load_own({"train": file_of(tmp_path, PARIS, context=None)}, kind="answers")
     (tmp_path / "t.conll").write_text("Anna O")

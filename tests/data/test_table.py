@@ -1,7 +1,5 @@
 """Tasks of tables of texts: their classes, scores and lists of labels."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

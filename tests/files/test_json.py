@@ -1,4 +1,4 @@
-"""JSON: what any reader takes, whatever numbers and characters it is made of."""
+"""JSON: what any reader takes, whatever numbers and characters it is made of; what a file's content is known by."""
 
 import ast
 import json
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mabert
+from mabert.files import reading
 from mabert.files.reading import finite, parse_json, to_json, whole_characters
 
 SOURCE = Path(mabert.__file__).parents[1]
@@ -76,3 +77,18 @@ def test_all_json_is_written_by_one_function():
             if {"dump", "dumps", "JSONEncoder"} & set(names) and file != SOURCE / "mabert/files/reading.py":
                 elsewhere.append((str(file.relative_to(SOURCE)), node.lineno))
     assert elsewhere == []
+
+
+def test_digest_follows_the_content_and_samples_large_files(tmp_path, monkeypatch):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"x" * 1000)
+    first = reading.digest(path)
+    path.write_bytes(b"x" * 999 + b"y")
+    assert reading.digest(path) != first
+    monkeypatch.setattr(reading, "_BLOCK", 4)
+    monkeypatch.setattr(reading, "_WHOLE_DIGEST_LIMIT", 256)
+    sampled = reading.digest(path)
+    path.write_bytes(b"z" + b"x" * 998 + b"y")
+    assert reading.digest(path) != sampled
+    path.write_bytes(b"x" * 998 + b"zy")
+    assert reading.digest(path) != sampled

@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
-from tests.model.helpers import build, config
+from tests.model import helpers
 from tests.train.helpers import tokenizer
 
 
@@ -52,9 +52,5 @@ class Counted:
 
 def saved(kind, folder, words, **fields):
     """A random model and the words' tokenizer in a folder."""
-    import torch
-
-    fields = {"vocab_size": len(words), "ssm_direction": "bidirectional", **fields}
-    build(kind, config(**fields), dtype=torch.float32).save_pretrained(folder)
-    words.save_pretrained(folder)
+    helpers.saved(kind, folder, words, **{"ssm_direction": "bidirectional", **fields})
     return folder

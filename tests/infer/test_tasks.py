@@ -102,7 +102,8 @@ def test_the_command_reads_the_files_that_finetune_reads(everywhere, reader, tmp
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
     of_form, of_table = (predicted(capsys, reader, tmp_path / name, "--keep", "id") for name in ("t.json", "q.jsonl"))
     assert of_form == of_table
-    assert [row["id"] for row in of_form] == [row["id"] for row in rows]
+    assert [{name: row[name] for name in ("id", "question", "context")} for row in of_form] == table
+    assert {*of_form[0]} == {"id", "question", "context", "answer", "start", "end", "probability"}
 
 
 def test_what_is_wrong_with_such_a_file_is_said(everywhere, reader, tmp_path, capsys):
@@ -111,6 +112,7 @@ def test_what_is_wrong_with_such_a_file_is_said(everywhere, reader, tmp_path, ca
         return capsys.readouterr().err
 
     (tmp_path / "t.conll").write_text("the O\n")
+    assert "lines of plain text hold no pairs" in refused(reader, tmp_path / "t.conll")
     assert "lines of plain text have no columns to keep" in refused(everywhere, tmp_path / "t.conll", "--keep", "id")
     assert "no such file" in refused(everywhere, tmp_path / "none.conll")
     (tmp_path / "t.json").write_text(
@@ -169,20 +171,6 @@ def test_no_answer_is_empty(reader, tmp_path):
     model.save_pretrained(tmp_path)
     (answer,) = mabert.load(tmp_path, device="cpu").predict(["what"], ["bird"], progress=False)
     assert (answer["answer"], answer["start"], answer["end"]) == ("", 0, 0), "none is as likely as any"
-
-
-def test_the_command_answers_questions(reader, tmp_path, capsys):
-    rows = [{"question": q, "context": c, "id": i} for i, (q, c) in enumerate(zip(QUESTIONS, CONTEXTS, strict=True))]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["predict", str(reader), str(tmp_path / "t.jsonl"), "--keep", "id"]) == 0
-    written = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [{name: row[name] for name in ("question", "context", "id")} for row in written] == rows
-    assert [set(row) - {"question", "context", "id"} for row in written] == [
-        {"answer", "start", "end", "probability"}
-    ] * 4
-    (tmp_path / "t.txt").write_text("what\n")
-    assert main(["predict", str(reader), str(tmp_path / "t.txt")]) == 2
-    assert "lines of plain text hold no pairs" in capsys.readouterr().err
 
 
 def test_what_a_reader_refuses(reader):

@@ -112,6 +112,14 @@ def build(kind, settings, seed=0, dtype=torch.float64):
     return model
 
 
+def saved(kind, folder, words, **fields):
+    """Such a model in float32, saved with its tokenizer."""
+    model = build(kind, config(**{"vocab_size": len(words), **fields}), dtype=torch.float32)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return model
+
+
 def same(actual, expected):
     """Up to the rounding of float64."""
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-11)

@@ -17,13 +17,8 @@ from mabert.model import embeddings
 from mabert.model.masking import PaddingMask, tokens_of
 from mabert.model.packing import Packing
 from mabert.model.pooling import first_token, mean_of_tokens
-from tests.model.helpers import MASK, TOKENS, build, config
+from tests.model.helpers import MASK, TOKENS, build, config, saved
 from tests.train.helpers import tokenizer
-
-
-@pytest.fixture(scope="module")
-def words():
-    return tokenizer()
 
 
 @pytest.mark.parametrize(
@@ -36,10 +31,9 @@ def words():
         ("zero-shot-classification", MaBertForSequenceClassification, {"candidate_labels": ["bird", "wind"]}),
     ],
 )
-def test_pipelines_say_of_a_batch_what_they_say_of_a_text_alone(words, tmp_path, task, kind, extra):
+def test_pipelines_say_of_a_batch_what_they_say_of_a_text_alone(tmp_path, task, kind, extra):
     labels = {"id2label": {0: "entailment", 1: "contradiction"}, "label2id": {"entailment": 0, "contradiction": 1}}
-    build(kind, config(vocab_size=len(words), **labels), dtype=torch.float32).save_pretrained(tmp_path)
-    words.save_pretrained(tmp_path)
+    saved(kind, tmp_path, words := tokenizer(), **labels)
     ask = pipeline(task, model=str(tmp_path), device="cpu")
     mask = f" {words.mask_token}" if task == "fill-mask" else ""
     texts = [f"the bird{mask} sings in the tree", f"the wind{mask}"]

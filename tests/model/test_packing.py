@@ -1,7 +1,8 @@
-"""Rows of several texts: how boundaries are told, and attention and pooling within texts a few calls at a time. That a
-text is in such a row what it is alone stands in `test_invariances.py`."""
+"""Wrong input; rows of several texts: how boundaries are told, and attention and pooling within texts a few calls at a
+time. That a text is in such a row what it is alone stands in `test_invariances.py`."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from mabert.model import encoder
 from mabert.model.attention import attend_packed, eager_attention
 from mabert.model.packing import Packing
 from mabert.ops import use_backend
-from tests.model.helpers import MASK, TOKENS, build, config, ids, same
+from tests.model.helpers import MASK, TOKENS, VOCAB, build, config, ids, same
 
 
 def test_unpadded_execution_builds_no_matrix_over_the_row(monkeypatch):
@@ -112,9 +113,27 @@ def positions(*numbers, **more):
             {"cu_seq_lens_q": offsets(0, 25, 26), "input_ids": torch.ones(1, 26).long()},
             "the input is 25 tokens long, max_position_embeddings is 24",
         ),
+        ({"input_ids": None}, "give exactly one of input_ids and inputs_embeds"),
+        ({"input_ids": torch.full((1, 3), VOCAB)}, f"input_ids holds {VOCAB}; vocab_size is {VOCAB}"),
+        ({"input_ids": torch.full((1, 3), -1)}, "input_ids holds -1"),
+        ({"input_ids": torch.ones(1, 30).long()}, "the input is 30 tokens long, max_position_embeddings is 24"),
+        ({"position_ids": torch.full((1, 6), 24)}, "position_ids holds 24"),
+        ({"token_type_ids": torch.full((1, 6), 2)}, "token_type_ids holds 2"),
+        (
+            {"attention_mask": torch.ones(2, 4)},
+            r"attention_mask has shape \(2, 4\); it must be \(batch, time\) = \(1, 6\)",
+        ),
+        ({"input_ids": torch.tensor([5, 4])}, r"input_ids has shape \(2,\); it must be \(batch, time\)"),
+        *(
+            (
+                {"input_ids": None, "inputs_embeds": torch.ones(*shape)},
+                re.escape(f"inputs_embeds has shape {shape}; it must be (batch, time, 8)"),
+            )
+            for shape in ((2, 8), (1, 2, 5))
+        ),
     ],
 )
-def test_wrong_or_missing_boundaries_are_errors(given_with, message):
+def test_wrong_input_and_wrong_or_missing_boundaries_are_errors(given_with, message):
     model = build(MaBertModel, config())
     with pytest.raises(ValueError, match=message):
         model(**{"input_ids": torch.ones(1, 6, dtype=torch.long), **given_with})

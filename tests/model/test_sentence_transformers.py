@@ -14,28 +14,23 @@ from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertMod
 from mabert.cli import main
 from mabert.files.sentences import SentenceFolder
 from mabert.model.map_pooling import MapPooling
-from tests.model.helpers import build, config
+from tests.model import helpers
+from tests.model.helpers import config
 from tests.train.helpers import WORDS, tokenizer
 
 TEXTS = ["the bird sings", "a river", " ".join(WORDS[:12]), "wind " * 5]
 
 
-@pytest.fixture(scope="module")
-def words():
-    return tokenizer()
-
-
 @pytest.fixture
-def saved(tmp_path, words):
+def saved(tmp_path):
     """Saves a model whose weights are large enough that poolings differ."""
 
     def save(kind=MaBertForSequenceClassification, name="model", **fields):
-        model = build(kind, config(vocab_size=len(words), **fields), dtype=torch.float32)
+        model = helpers.saved(kind, tmp_path / name, tokenizer(), **fields)
         with torch.no_grad():
             for weight in getattr(model, "pooler", torch.nn.Module()).parameters():
                 weight.normal_()
         model.save_pretrained(tmp_path / name)
-        words.save_pretrained(tmp_path / name)
         return tmp_path / name
 
     return save

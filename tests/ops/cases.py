@@ -12,9 +12,6 @@ from torch import Tensor
 
 from mabert.ops import depthwise_conv1d, selective_scan, use_backend
 
-SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
-CONV_INPUTS = ("u", "weight", "bias")
-
 
 @dataclass(frozen=True)
 class Case:

@@ -88,6 +88,12 @@ ALONG_WITH = {"z": ("dz",)}
 """Arguments that are None where another one is."""
 
 
+def kernel_of(name):
+    from mabert.ops.triton import conv_kernels, limits, scan_kernels
+
+    return next(getattr(module, name) for module in (scan_kernels, conv_kernels, limits) if hasattr(module, name))
+
+
 def specialisations_of(name):
     """What a kernel may be specialised to beside its usual self: each choice at least once, several at a time."""
     pointers, usual, _ = KERNELS[name]
@@ -99,8 +105,9 @@ def specialisations_of(name):
     everything = tuple(itertools.chain(*absent))
     in_fp32 = {each: "fp32" if kind == "bf16" else kind for each, kind in pointers.items()}
     parameters_in_bf16 = {each: "bf16" for each in ("D", "bias", "weight") if each in pointers}
-    distances = [each for each in NUMBERS[name] if each.endswith(("_time", "_row")) and each != "mask_row"]
-    sizes = [each for each in NUMBERS[name] if each in ("channels", "N")]
+    numbers = [each for each in kernel_of(name).arg_names if each not in usual]
+    distances = [each for each in numbers if each.endswith(("_time", "_row")) and each != "mask_row"]
+    sizes = [each for each in numbers if each in ("channels", "N")]
     yield from ({"absent": each} | next(flags) for each in absent)
     yield {"absent": everything, "aligned": True, "kinds": in_fp32}
     yield {"absent": everything, "wide": distances} | opposite
@@ -109,30 +116,6 @@ def specialisations_of(name):
     yield from SIZES.get(name, ())
 
 
-NUMBERS = {
-    "scan_forward": (
-        "channels",
-        *(f"{each}_{way}" for each in ("u", "delta", "B", "C", "z", "mask") for way in ("row", "time")),
-        *("A_channel", "A_state"),
-    ),
-    "scan_ends": (
-        "channels",
-        *(f"{each}_{way}" for each in ("source", "delta", "matrix", "z", "mask") for way in ("row", "time")),
-        *("A_channel", "A_state"),
-    ),
-    "combine": ("channels", "A_channel", "A_state"),
-    "turn": ("N", "padded", *(f"{each}_{way}" for each in ("B", "C", "mask") for way in ("row", "time"))),
-    "turn_back": ("N", "padded", "mask_row", "mask_time"),
-    "scan_backward": (
-        "channels",
-        "N",
-        "padded",
-        *(f"{each}_{way}" for each in ("grad", "u", "delta", "z", "mask") for way in ("row", "time")),
-    ),
-    "conv_forward": ("channels", "u_row", "u_time", "mask_row", "mask_time"),
-    "conv_backward": ("channels", "grad_row", "grad_time", "u_row", "u_time", "mask_row", "mask_time"),
-    "_chains": (),
-}
 WINDOWS = ({"WIDTH": 1, "BEFORE": 0}, {"WIDTH": 2, "BEFORE": 0}, {"WIDTH": 7, "BEFORE": 3, "REVERSE": True})
 SIZES = {
     "scan_forward": (
@@ -221,12 +204,12 @@ def compiled(name, absent=(), ones=(), wide=(), aligned=False, kinds=None, to_th
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.compiler import ASTSource
 
-    from mabert.ops.triton import conv_kernels, limits, scan, scan_kernels
+    from mabert.ops.triton import scan
     from mabert.ops.triton.launch import COMPILATION
 
     pointers, usual, warps = KERNELS[name]
     limits_of = {"maxnreg": scan.BACKWARD_REGISTERS} if name == "scan_backward" else {}
-    kernel = next(getattr(module, name) for module in (scan_kernels, conv_kernels, limits) if hasattr(module, name))
+    kernel = kernel_of(name)
     pointers, constants = pointers | (kinds or {}), usual | constants
     constants |= dict.fromkeys(absent) | dict.fromkeys(ones, 1)
     assert {*pointers, *constants, *wide} <= set(kernel.arg_names)

@@ -1,11 +1,13 @@
-"""The objective: the mean over what is scored, and nothing where nothing is."""
+"""The objective: the mean over what is scored, and nothing where nothing is; what weight decay touches."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from mabert.train.objective import SCORED, mean_over_scored, with_places
+from mabert import MaBertForMaskedLM
+from mabert.train.objective import SCORED, decay_parameter_names, mean_over_scored, with_places
+from tests.model.helpers import config
 
 
 def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient():
@@ -38,3 +40,17 @@ def test_a_batch_gets_the_places_of_its_labels():
     made = with_places(lambda examples: examples, batch)
     assert made.pop(SCORED).tolist() == [1, 2, 5]
     assert made == batch
+
+
+def test_biases_norms_and_the_recurrence_are_exempt():
+    model = MaBertForMaskedLM(config(ssm_direction="bidirectional"))
+    decayed = set(decay_parameter_names(model))
+    everything = {name for name, _ in model.named_parameters()}
+    spared = {name.split(".")[-1] if "norm" not in name else "norm" for name in everything - decayed}
+    assert spared == {"bias", "norm", "A_log", "D", "delta_bias"}
+    assert {name for name in decayed if "norm" in name or name.endswith("bias")} == set()
+    assert "mabert.embeddings.word_embeddings.weight" in decayed
+    assert "mabert.layers.0.mixer.cores.0.dt_proj.weight" in decayed
+    assert set(decay_parameter_names(model, "nothing")) == everything
+    with pytest.raises(ValueError, match="decay_exempt is 'norms'"):
+        decay_parameter_names(model, "norms")

@@ -61,19 +61,9 @@ def test_a_recipe_survives_its_own_mapping(name):
 
 
 def test_any_field_can_be_overridden():
-    changed = load_recipe(
-        "mini",
-        [
-            "training.steps=7",
-            "training.learning_rate=6e-4",
-            "data.sources=[a.txt,b.txt]",
-            "model.pooling=cls",
-            "tokenizer=some/where",
-            "data.max_tokens=null",
-            "masking.whole_word=true",
-            "stages=[{length: 8, share: 1.0}]",
-        ],
-    )
+    fields = "training.steps=7 training.learning_rate=6e-4 data.sources=[a.txt,b.txt] model.pooling=cls"
+    fields += " tokenizer=some/where data.max_tokens=null masking.whole_word=true"
+    changed = load_recipe("mini", [*fields.split(), "stages=[{length: 8, share: 1.0}]"])
     assert changed.training.steps == 7
     assert changed.training.learning_rate == 6e-4
     assert changed.data.sources == ["a.txt", "b.txt"]

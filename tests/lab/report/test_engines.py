@@ -4,6 +4,7 @@ import pytest
 
 from mabert_lab.report.costs import engines_page, latencies, latency_table, speed_over_length, title_of
 from mabert_lab.report.document import markdown
+from tests.lab.report.rows import efficiency, raw
 
 TIMES = {
     "mabert": {128: 40.0, 512: 100.0},
@@ -16,22 +17,11 @@ TIMES = {
 
 def content():
     rows = [
-        {
-            "measure": "latency",
-            "model": model,
-            "dtype": "bfloat16",
-            "length": length,
-            "median_ms": time,
-            "samples": 5 if time else None,
-            "setting": "sdpa",
-            "reason": None if time else "out of memory",
-        }
+        raw("latency", model, length, time, dtype="bfloat16", samples=time, reason=None if time else "out of memory")
         for model, times in TIMES.items()
         for length, time in times.items()
     ]
-    rows.append({**rows[0], "measure": "memory", "median_ms": None})
-    environment = {"processor": "a CPU", "threads": 2, "date": "2026-11-26T03:02:00+00:00"}
-    return {"kind": "engines", "environment": environment, "rows": rows}
+    return {**efficiency([*rows, raw("memory", "mabert", 128)]), "kind": "engines"}
 
 
 def test_ours_are_set_beside_the_fastest_of_the_others_at_each_length():

@@ -42,14 +42,6 @@ def one_study(results, tmp_path):
     return folder
 
 
-def visible(page):
-    """The words that stand open."""
-    body = re.sub(r"<(svg|script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
-    while "<details>" in body:
-        body = re.sub(r"<details>(?:(?!<details>).)*?</details>", "", body, flags=re.DOTALL)
-    return re.sub(r"<[^>]+>", " ", body).split()
-
-
 @pytest.mark.slow
 def test_the_page_fetches_nothing_and_its_ids_are_unique(written):
     page = written[0].read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a cell's name depends on, and which cells are shared."""
+"""What a cell's name depends on, which cells are shared, and the speed of a pretraining."""
 
 import json
 from dataclasses import replace
@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from mabert_lab.study import plan as plans
-from mabert_lab.study.cells import CellFiles
+from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.plan import at_another_precision, cells_of, emulated_precision
+from mabert_lab.study.results import PEAKS, speed_of
 from tests.lab.study.helpers import changed, planned, scale, world
 from tests.train.helpers import tokenizer
 
@@ -280,3 +281,24 @@ def test_nothing_is_done_in_an_empty_folder(tmp_path):
     plan = planned(tmp_path, tmp_path / "root")
     assert not any(files.done(cell) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))
     assert CellFiles(tmp_path, "x").why_failed() is None
+
+
+MODEL = {"vocab_size": 100, "hidden_size": 8}
+
+
+def result(seconds, device):
+    return {"outcome": {"tokens": 6000}, "seconds": seconds, "environment": {"device": device}}
+
+
+@pytest.mark.parametrize(("more", "table"), [({}, 800), ({"embedding_size": 2}, 200), ({"embedding_size": None}, 800)])
+def test_the_share_counts_six_operations_a_token_and_parameter_outside_the_table(more, table):
+    cell = Cell({"kind": "pretraining", "recipe": {"model": MODEL | more}}, {}, "a", parameters=5800)
+    found = speed_of(cell, result(3.0, "NVIDIA H200"))
+    assert found["tokens_per_second"] == 2000
+    assert found["share_of_peak"] == pytest.approx(2000 * 6 * (5800 - table) / PEAKS["H200"])
+
+
+def test_a_device_of_unknown_peak_has_no_share_and_a_run_without_time_no_speed():
+    cell = Cell({"kind": "pretraining", "recipe": {"model": MODEL}}, {}, "a", parameters=5800)
+    assert speed_of(cell, result(3.0, "cpu")) == {"tokens_per_second": 2000, "share_of_peak": None}
+    assert speed_of(cell, result(0.0, "NVIDIA H100 80GB HBM3")) == {"tokens_per_second": None, "share_of_peak": None}

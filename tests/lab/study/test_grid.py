@@ -24,15 +24,10 @@ from mabert_lab.study.tasks import IN_PAPER, ROWS, TITLES, StudyTask
 from tests.lab.study.helpers import pairs, scale, study, world
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [("pattern", "pattern"), ("components", "components"), ("pooling", "pooling"), ("baselines", "glue_100")],
-)
-def test_a_packaged_study_has_every_row_of_its_table(name, table):
-    packaged = load_study(name)
-    rows = [arm.paper for arm in packaged.arms.values() if arm.paper is not None]
-    assert sorted(rows) == sorted(paper.TABLES[table].mean.index)
-    assert packaged.label is not None
+@pytest.mark.parametrize("name", ["pattern", "components", "pooling", "baselines"])
+def test_a_packaged_study_has_every_row_of_its_table(name):
+    rows = [arm.paper for arm in load_study(name).arms.values() if arm.paper is not None]
+    assert sorted(rows) == sorted(paper.TABLES["glue_100" if name == "baselines" else name].mean.index)
 
 
 def test_the_arms_differ_in_what_their_rows_say():
