@@ -131,7 +131,7 @@ def test_precision_and_device_reach_the_model(capsys, masked_lm, tmp_path):  # n
 
 
 @pytest.mark.parametrize(
-    ("text", "helps"), [("the bird\na house\n", "--batch-tokens"), ("the bird\n", "--max-length and --truncate")]
+    ("text", "helps"), [("the bird\na house\n", "--batch-tokens"), ("the bird\n", "--max-length, --truncate")]
 )
 def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, text, helps):  # noqa: F811
     monkeypatch.setattr(MambaBlock, "forward", lambda *given, **more: torch.empty(2**50))
@@ -139,7 +139,7 @@ def test_out_of_memory_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, t
     code, out, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("mabert: out of memory on ")
-    assert err.endswith(f" by {helps}\n")
+    assert f" ({helps}, or " in err
 
 
 def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):  # noqa: F811

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 import mabert
 from mabert.cli import main
 from mabert.conversion import run as running
-from mabert.conversion.delta import compose, save_delta
+from mabert.conversion.delta import save_delta, whole
 from mabert.files.places import DELTA, find
 from tests.conversion.conftest import made_once, make_small
 from tests.conversion.helpers import convert, saved_teacher
@@ -63,7 +63,7 @@ def changed(folder, change=None, said_as=None, **about):
 @pytest.mark.parametrize("name", USES)
 def test_it_holds_the_cores_alone_and_is_the_student_but_for_their_rounding(deltas, name):
     cores, student = load_file(deltas / name / DELTA), load_file(deltas / f"{name}-whole/model.safetensors")
-    joined = load_file(compose(deltas / name) / "model.safetensors")
+    joined = load_file(whole(deltas / name) / "model.safetensors")
     assert set(joined) == set(student)
     assert all(".mixer." in each for each in cores)
     wide = {each.rpartition(".")[2] for each, weight in cores.items() if weight.dtype == torch.float32}
@@ -119,18 +119,18 @@ def test_the_commands_take_it(deltas, tmp_path):
 
 
 def test_it_is_joined_once(delta, monkeypatch):
-    place = compose(delta)
+    place = whole(delta)
     monkeypatch.setattr("mabert.conversion.delta.load_teacher", None)
-    assert compose(delta) == place
+    assert whole(delta) == place
 
 
 def test_another_teacher_is_refused_in_one_line(delta, embedder, tmp_path):
     other = saved_teacher(tmp_path / "other", seed=1)
     with pytest.raises(ValueError, match=r"was made of .* with weights [0-9a-f]{16}; the weights there are") as refused:
-        compose(changed(delta, teacher=str(other)))
+        whole(changed(delta, teacher=str(other)))
     assert "\n" not in str(refused.value)
     assert not list((tmp_path / "cache/whole").glob("[0-9a-f]*"))
-    compose(changed(delta, teacher=str(embedder)))
+    whole(changed(delta, teacher=str(embedder)))
 
 
 def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
@@ -142,12 +142,12 @@ def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
         FileNotFoundError,
         match=r"delta, which needs its teacher owner/gone under that name: no model 'owner/gone': neither a",
     ):
-        compose(changed(delta, teacher="owner/gone"))
+        whole(changed(delta, teacher="owner/gone"))
     with pytest.raises(
         FileNotFoundError,
         match="delta is a delta, which needs its teacher /gone under that name: no model folder /gone",
     ):
-        compose(changed(delta, teacher="/gone"))
+        whole(changed(delta, teacher="/gone"))
 
 
 def more_states(delta):

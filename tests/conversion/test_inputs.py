@@ -103,7 +103,7 @@ def test_a_cross_encoder_reads_pairs_and_makes_no_vectors(tmp_path, version):
         own = {"sentence_transformers": {"activation_fn": name, "version": "4.1.0"}}
         config |= own if version == "4" else {"sbert_ce_default_activation_function": name}
         (place / "config.json").write_text(json.dumps(config))
-    known = Teacher.at(place)
+    known = Teacher.of(place)
     assert known.sentences is None
     assert kinds_of(frames_of(place, known.use, known.reader, known.sentences, None)) == [True]
 
@@ -126,7 +126,7 @@ def test_each_prompt_that_a_user_may_choose_has_its_share(tmp_path):
         (place / "config_sentence_transformers.json").write_text(
             json.dumps({**settings, "default_prompt_name": default})
         )
-        known = Teacher.at(place)
+        known = Teacher.of(place)
         frames[default] = frames_of(place, known.use, known.reader, known.sentences, None)
     assert [frame.size for frame in frames["query"]] == [
         2 + len(known.tokenizer("the house:", add_special_tokens=False)["input_ids"])
@@ -144,7 +144,7 @@ def test_a_teacher_of_lower_case_learns_from_lower_case(tmp_path):
     )
     said = json.loads((place / "sentence_bert_config.json").read_text())
     (place / "sentence_bert_config.json").write_text(json.dumps({**said, "do_lower_case": True}))
-    known = Teacher.at(place)
+    known = Teacher.of(place)
     assert known.reader is not known.tokenizer
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mabert.machine.processes
-from mabert.machine.processes import METHOD, FreedMemory
+from mabert.machine.processes import FreedMemory
 from tests.patience import HANG
 
 ALONE = f"""
@@ -42,7 +42,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(METHOD != "forkserver", reason="each process imports for itself here")
 @pytest.mark.parametrize("already", [None, "its own"])
 def test_processes_begin_with_what_they_are_given(tmp_path, monkeypatch, already):
     if already is not None:

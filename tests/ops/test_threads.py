@@ -138,7 +138,7 @@ def test_kernels_run_where_the_cache_cannot_be_written(
 
     compile_ = kernel.njit
     monkeypatch.setattr(kernel, "njit", no_cache)
-    monkeypatch.setattr(reduce, "_kernel", kernel.Kernel(reduce._sum_parts))
+    monkeypatch.setattr(reduce, "_sum_parts", kernel.Kernel(reduce._sum_parts._function))
     with caplog.at_level(logging.WARNING):
         assert torch.equal(reduce.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))
     assert f"cannot be kept on disk ({told})" in caplog.text
@@ -152,10 +152,10 @@ def test_compiling_is_told_of_and_reading_the_cache_is_not(
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernel, "_NOTICEABLE", 0.0)  # on a busy machine reading the cache takes long
     monkeypatch.setattr(kernel.Notice, "_told", False)
-    compiled = kernel.Kernel(reduce._sum_parts)
+    compiled = kernel.Kernel(reduce._sum_parts._function)
     read = copy.copy(compiled)
     for made, told in ((compiled, ["compiling the CPU kernels", "compiled _sum_parts in"]), (read, [])):
-        monkeypatch.setattr(reduce, "_kernel", made)
+        monkeypatch.setattr(reduce, "_sum_parts", made)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             assert torch.equal(reduce.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))

@@ -33,12 +33,7 @@ class OptionError(Exception):
 
 
 def number(option: str, hint: Any) -> Callable[[str], Any]:
-    """Returns what reads an option of one of the types in `mabert.schema.ranges`.
-
-    Args:
-        option: Name of the option, for messages.
-        hint: The type.
-    """
+    """Returns what reads an option of one of the types in `mabert.schema.ranges`; messages name the option."""
     kind = typing.get_args(hint)[0]
 
     def read(text: str) -> Any:
@@ -54,16 +49,17 @@ def number(option: str, hint: Any) -> Callable[[str], Any]:
     return read
 
 
-def add_field(group: Any, recipe: type, name: str, option: str, text: str) -> None:
+def add_field(group: Any, recipe: type, name: str, text: str, option: str = "") -> None:
     """Adds the option of a recipe's field, with its type, range, choices and default.
 
     Args:
         group: Group of the parser.
         recipe: The dataclass.
         name: Name of the field.
-        option: Its name on the command line.
         text: Help, to which the default is added.
+        option: Its name on the command line; default, the field's.
     """
+    option = option or f"--{name.replace('_', '-')}"
     hint = hints_of(recipe)[name]
     field = next(field for field in dataclasses.fields(recipe) if field.name == name)
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

@@ -6,7 +6,9 @@ from typing import Any
 
 from mabert.cli.command import add_field, command, load_libraries, say
 from mabert.conversion.recipe import ConversionRecipe
+from mabert.files.places import find
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
+from mabert.train.run import RunFolder
 
 FIELDS = {
     "pattern": "layers: letters M (Mamba) and T (attention), repeated to the teacher's depth; auto measures which "
@@ -35,15 +37,12 @@ def add_convert(commands: Any) -> None:
     pairs = "whether a classifier reads pairs of texts [what its folder says, else both are learnt]"
     added.add_argument("--pairs", action=argparse.BooleanOptionalAction, help=pairs)
     for name, text in FIELDS.items():
-        add_field(added, ConversionRecipe, name, f"--{name.replace('_', '-')}", text)
+        add_field(added, ConversionRecipe, name, text)
     added.add_argument("--resume", action="store_true", help="continue the conversion in the folder")
 
 
 def run_convert(options: argparse.Namespace) -> None:
     """`mabert convert`."""
-    from mabert.files.places import find
-    from mabert.train.run import RunFolder
-
     RunFolder(options.output).check({}, options.resume)
     options.teacher = find(options.teacher)
     load_libraries()
@@ -78,8 +77,6 @@ def add_export(commands: Any) -> None:
 
 def run_export(options: argparse.Namespace) -> None:
     """`mabert export`."""
-    from mabert.files.places import find
-
     options.model = find(options.model)
     load_libraries()
     from mabert.exporting import export

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from mabert.cli.command import command, complain, load_libraries, number, say_written
 from mabert.data import TOKENS_A_BATCH
-from mabert.files.sentences import POOLINGS
+from mabert.files.places import find
+from mabert.files.sentences import POOLINGS, is_for_similarity
+from mabert.files.writing import check_output
 from mabert.machine import Precision
 from mabert.schema.ranges import PassageTokens, Tokens
 
@@ -94,12 +95,9 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     Options are checked before the model is opened, which takes seconds, and before texts are read, since someone may be
     typing them on standard input.
     """
-    from mabert.files.places import find
-    from mabert.files.writing import check_output
-
     check_output(options.output, suffixes)
     options.model = find(options.model)
-    rows = rows_for(options, " ".join(options.model.saved_as))
+    rows = rows_for(options, str(options.model.fields.get("architectures")))
     load_libraries()
     from mabert.infer.model import load
 
@@ -154,24 +152,8 @@ def errors_join_answers() -> bool:
         return False
 
 
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Adds the option that helps to errors about texts too long for the memory."""
-    from mabert.infer.answers import BatchTooLargeError
-
-    try:
-        yield
-    except BatchTooLargeError as error:
-        helps = "--batch-tokens" if error.texts > 1 else "--max-length and --truncate"
-        raise ValueError(f"{error} by {helps}") from error
-    except MemoryError as error:
-        raise ValueError(str(error) or "out of memory") from error
-
-
 def run_embed(options: argparse.Namespace) -> None:
     """`mabert embed`."""
-    from mabert.files.writing import check_output
-
     if options.context and options.passages is None:
         raise ValueError("--context is for passages; say how long they are by --passages")
     beside = None
@@ -179,18 +161,16 @@ def run_embed(options: argparse.Namespace) -> None:
         beside = str(Path(options.output).with_suffix(".passages.jsonl"))
         check_output(beside, (".jsonl",))
     model, rows = opened(options, (".jsonl", ".npy"))
-    from mabert.files.sentences import is_for_similarity
     from mabert.infer.write import write_passages, write_vectors
 
     width, how = model.config.hidden_size, how_of(options)
     way = {"pooling": options.pooling, "normalize": options.normalize}
-    with naming_options():
-        if options.passages is None:
-            answered = model.vectors(rows, how, **way)
-            count = write_vectors((vectors for _, vectors in answered), width, options.output)
-        else:
-            found = model.passage_vectors(rows, how, options.passages, context=options.context, **way)
-            count = write_passages(found, width, options.output, beside)
+    if options.passages is None:
+        answered = model.vectors(rows, how, **way)
+        count = write_vectors((vectors for _, vectors in answered), width, options.output)
+    else:
+        found = model.passage_vectors(rows, how, options.passages, context=options.context, **way)
+        count = write_passages(found, width, options.output, beside)
     say_written(options.output, f"{count:,} vectors of {width} numbers")
     say_written(beside, f"text, start and end of {count:,} passages")
     if not is_for_similarity(model.path):
@@ -218,15 +198,14 @@ def run_predict(options: argparse.Namespace) -> None:
     paired = options.pair_column is not None
     reads = model.opened.use == "reader"
     names = (GIVEN[2:] if reads else GIVEN[:2])[: 1 + paired]
-    with naming_options():
-        answered = (
-            [
-                {**getattr(row, "kept", {}), **dict(zip(names, row, strict=True)), **answer}
-                for row, answer in zip(*chunk, strict=True)
-            ]
-            for chunk in model.labels(rows, how_of(options), paired=paired)
-        )
-        count = write_rows(answered, options.output)
+    answered = (
+        [
+            {**getattr(row, "kept", {}), **dict(zip(names, row, strict=True)), **answer}
+            for row, answer in zip(*chunk, strict=True)
+        ]
+        for chunk in model.labels(rows, how_of(options), paired=paired)
+    )
+    count = write_rows(answered, options.output)
     say_written(options.output, f"{count:,} rows")
 
 
@@ -242,12 +221,11 @@ def run_fill_mask(options: argparse.Namespace) -> None:
     model, rows = opened(options, (".jsonl",))
     from mabert.infer.write import write_rows
 
-    with naming_options():
-        answered = (
-            [{"text": text, "masks": masks} for (text,), masks in zip(*chunk, strict=True)]
-            for chunk in model.guesses(rows, how_of(options), top=options.top)
-        )
-        count = write_rows(answered, options.output)
+    answered = (
+        [{"text": text, "masks": masks} for (text,), masks in zip(*chunk, strict=True)]
+        for chunk in model.guesses(rows, how_of(options), top=options.top)
+    )
+    count = write_rows(answered, options.output)
     say_written(options.output, f"{count:,} rows")
 
 
@@ -259,8 +237,6 @@ def add_info(commands: Any) -> None:
 
 def run_info(options: argparse.Namespace) -> None:
     """`mabert info`."""
-    from mabert.files.places import find
-
     options.model = find(options.model)
     load_libraries()
     from mabert.infer.info import info

@@ -9,10 +9,12 @@ from typing import Any, get_args
 from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
 from mabert.data import GLUE, LabelKind
 from mabert.extras import check_reporters
+from mabert.files.places import find
 from mabert.files.reading import shown
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 from mabert.schema.ranges import BERT_SIZE, MOST_SEEDS, Budget, Seed, Tokens, Vocabulary, range_of
-from mabert.train.recipe import FinetuneRecipe, check_seeds
+from mabert.train.recipe import FinetuneRecipe, as_begun, check_seeds, load_recipe, recipe_of_run
+from mabert.train.run import RunFolder
 
 GLUE_OPTIONS = {"data": GLUE}
 TABLE_OPTIONS = {
@@ -25,29 +27,24 @@ TABLE_OPTIONS = {
 }
 """Options for the source of the examples, with their defaults: for a GLUE task, and for a table."""
 FIELDS = {
-    "learning_rates": (
-        "--learning-rate",
-        "peak learning rate; with several, each is tried [2e-5 at width 768, more at less]",
-    ),
-    "epochs": (
-        "--epochs",
-        "passes over the examples [3 to 30, so that 10,000 are seen; for GLUE 3, and 10 for CoLA, MRPC and RTE]",
-    ),
-    "batch_size": ("--batch-size", "examples per step"),
-    "batch_tokens": ("--batch-tokens", "most tokens per step, in place of --batch-size"),
-    "dropout": ("--dropout", "dropout rate"),
-    "max_length": ("--max-length", "most tokens of an example [the model's limit]"),
-    "truncate": ("--truncate", "cut longer examples, instead of refusing them"),
-    "precision": ("--precision", "precision of training"),
-    "batches": ("--batches", "length puts examples of similar length into a batch, random mixes them"),
-    "packing": ("--packing", "unpad runs batches without their padding, pack as one row, none padded and masked"),
-    "select": ("--select", "epoch whose weights are kept"),
-    "pooling": ("--pooling", "how token vectors become one [the model's]"),
-    "padding_safe_masking": ("--masking", "masking of padding in the Mamba layers [the model's]"),
-    "from_scratch": ("--from-scratch", "start the same model from random weights"),
-    "report_to": ("--report-to", "where curves go: tensorboard, wandb, mlflow, trackio, all, none ... [tensorboard]"),
+    "learning_rates": "peak learning rate; with several, each is tried [2e-5 at width 768, more at less]",
+    "epochs": "passes over the examples [3 to 30, so that 10,000 are seen; for GLUE 3, and 10 for CoLA, MRPC and RTE]",
+    "batch_size": "examples per step",
+    "batch_tokens": "most tokens per step, in place of --batch-size",
+    "dropout": "dropout rate",
+    "max_length": "most tokens of an example [the model's limit]",
+    "truncate": "cut longer examples, instead of refusing them",
+    "precision": "precision of training",
+    "batches": "length puts examples of similar length into a batch, random mixes them",
+    "packing": "unpad runs batches without their padding, pack as one row, none padded and masked",
+    "select": "epoch whose weights are kept",
+    "pooling": "how token vectors become one [the model's]",
+    "padding_safe_masking": "masking of padding in the Mamba layers [the model's]",
+    "from_scratch": "start the same model from random weights",
+    "report_to": "where curves go: tensorboard, wandb, mlflow, trackio, all, none ... [tensorboard]",
 }
 """Options of `FinetuneRecipe`'s fields, with their help."""
+RENAMED = {"learning_rates": "--learning-rate", "padding_safe_masking": "--masking"}
 
 
 def add_tokenizer(commands: Any) -> None:
@@ -92,8 +89,6 @@ def add_pretrain(commands: Any) -> None:
 
 def pretrain_recipe(options: argparse.Namespace) -> Any:
     """Returns the recipe of a new or resumed run; a resuming command that names a budget is taken as a full repeat."""
-    from mabert.train.recipe import as_begun, load_recipe, recipe_of_run
-
     named = {"architecture": options.model, "start_from": options.start_from}
     fields = [*options.fields, *(f"{name}={quoted(value)}" for name, value in named.items() if value is not None)]
     if resumes(options) and options.budget is None:
@@ -109,8 +104,6 @@ def resumes(options: argparse.Namespace) -> bool:
 
 def run_pretrain(options: argparse.Namespace) -> None:
     """`mabert pretrain`."""
-    from mabert.train.run import RunFolder
-
     RunFolder(options.output).check({}, resumes(options))
     recipe = pretrain_recipe(options)
     load_libraries()
@@ -153,8 +146,8 @@ def add_finetune(commands: Any) -> None:
     table.add_argument("--regression", action="store_const", dest="kind", const="regression", help=same)
     how = added.add_argument_group("training")
     how.add_argument("--seeds", type=seed_list, default=[0], help="seeds, one run each, such as 0-4 or 0,2,7 [0]")
-    for name, (option, text) in FIELDS.items():
-        add_field(how, FinetuneRecipe, name, option, text)
+    for name, text in FIELDS.items():
+        add_field(how, FinetuneRecipe, name, text, RENAMED.get(name, ""))
     how.add_argument("--resume", action="store_true", help="continue the run in the folder")
 
 
@@ -178,9 +171,6 @@ def seed_list(text: str) -> list[int]:
 
 def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
-    from mabert.files.places import find
-    from mabert.train.run import RunFolder
-
     check_finetune(options)
     options.model = find(options.model)  # a wrong name, before examples are downloaded
     RunFolder(options.output).check({}, options.resume)
@@ -264,8 +254,6 @@ def add_extend(commands: Any) -> None:
 
 def run_extend(options: argparse.Namespace) -> None:
     """`mabert extend`."""
-    from mabert.files.places import find
-
     options.model = find(options.model)
     load_libraries()
     from mabert.opening.extend import extend

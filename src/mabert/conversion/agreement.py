@@ -186,16 +186,10 @@ def same_answers(theirs: np.ndarray, ours: np.ndarray, classes: int) -> float:
 
 
 def nearness(encoder: Any, texts: Sequence[Item], pooling: str, found: np.ndarray) -> np.ndarray:
-    """Returns each text's similarity to itself with shuffled words, (texts,).
+    """Returns each text's similarity to itself with shuffled words, (texts,); `found` are its vectors, (texts, D).
 
     A model that only counts words finds the two equal. The correlation between student and teacher tells whether the
     student is sensitive to word order where its teacher is.
-
-    Args:
-        encoder: A MaBERT.
-        texts: The texts.
-        pooling: `mean` or `cls`.
-        found: The model's vectors of these texts, (texts, D).
     """
     return (found * vectors(encoder, shuffled(texts), pooling)).sum(1)
 

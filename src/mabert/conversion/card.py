@@ -24,13 +24,7 @@ FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 
 def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) -> str:
-    """Writes the card.
-
-    Args:
-        teacher: Folder of the teacher.
-        request: The conversion's request.
-        outcome: The conversion's outcome, see `mabert.conversion.run.convert`.
-    """
+    """Writes the card of a conversion, of its teacher's folder, its request and its outcome."""
     known = PACKAGES.get(request["teacher"])
     licences = licences_of(teacher) or ([] if known is None or known.licence is None else [known.licence])
     front: dict[str, Any] = {"library_name": "mabert", "base_model": request["teacher"]}

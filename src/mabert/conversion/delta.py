@@ -63,22 +63,15 @@ def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
 
 
 def whole(path: Any) -> Any:
-    """Returns the folder to read weights from: the whole model's if `path` holds a difference, else `path`."""
-    if not isinstance(path, str | Path) or not (Path(path) / DELTA).is_file():
-        return path
-    return compose(path)
-
-
-MaBertPreTrainedModel.whole = staticmethod(whole)
-
-
-def compose(path: str | Path) -> Path:
-    """Returns the folder of the whole model that a delta stands for; the first call makes it in the cache.
+    """Returns the folder to read weights from: that of the whole model if `path` holds a delta, which the first call
+    makes in the cache, else `path`.
 
     Raises:
         FileNotFoundError: If the teacher cannot be found.
         ValueError: If the teacher's weights differ from those that the cores learnt from, or the file is damaged.
     """
+    if not isinstance(path, str | Path) or not (Path(path) / DELTA).is_file():
+        return path
     file = Path(path) / DELTA
     place = default_cache() / "whole" / f"{sha256(file)[:16]}-{sha256(Path(path) / CONFIG)[:8]}"
 
@@ -88,6 +81,9 @@ def compose(path: str | Path) -> Path:
 
     make_once(place, fill)
     return place
+
+
+MaBertPreTrainedModel.whole = staticmethod(whole)
 
 
 def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from mabert.baselines.family import DROPOUTS
+from mabert.baselines.longformer import first_position
 
 KEPT = (
     "vocab_size",
@@ -82,13 +83,7 @@ def from_distilbert(config: Any) -> dict[str, Any]:
 def from_roberta(config: Any) -> dict[str, Any]:
     """RoBERTa (Liu et al. 2019): BERT with positions counted from the padding's id plus one. The table's rows before
     that stand for no token and are dropped here."""
-    skipped = positions_before(config)
-    return from_bert(config) | {"max_position_embeddings": config.max_position_embeddings - skipped}
-
-
-def positions_before(config: Any) -> int:
-    """Returns the number of rows in RoBERTa's table before the first token's."""
-    return config.pad_token_id + 1
+    return from_bert(config) | {"max_position_embeddings": config.max_position_embeddings - first_position(config)}
 
 
 def from_modernbert(config: Any) -> dict[str, Any]:
@@ -174,7 +169,7 @@ ROBERTA = TeacherFamily(
     BERT_ENCODER,
     predictions("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
     {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"},
-    skipped_positions=positions_before,
+    skipped_positions=first_position,
 )
 
 TEACHERS: dict[str, TeacherFamily] = {

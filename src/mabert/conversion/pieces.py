@@ -142,14 +142,9 @@ class Pieces(Dataset[Item]):
             parts += [text, np.array(behind, np.int64)]
             types += [kind] * len(text) + [*its]
         item = {"input_ids": torch.from_numpy(np.concatenate(parts))}
-        if self.has_types:
+        if any(any(frame.of_texts) for frame in self.frames):
             item["token_type_ids"] = torch.tensor(types)
         return item
-
-    @property
-    def has_types(self) -> bool:
-        """Whether any frame has a token type but 0."""
-        return any(any(frame.of_texts) for frame in self.frames)
 
     @property
     def are_pairs(self) -> np.ndarray:

@@ -169,16 +169,8 @@ def learnt_from(
     columns: tuple[str, str | None],
     progress: bool,
 ) -> tuple[Pieces, Pieces, str]:
-    """Returns the pieces to learn from, those held out, and what identifies the corpus.
-
-    Args:
-        texts: Files, folders or hub data sets; tables of pairs if `columns` has two.
-        known: The teacher.
-        frames: What stands around texts.
-        asked: Settings of the conversion.
-        columns: Column of the text, and of a pair's second text or None.
-        progress: Whether to show progress.
-    """
+    """Returns the pieces to learn from, those held out, and what identifies the corpus; with a second column, `texts`
+    are tables of pairs."""
     first, second = columns
     how: dict[str, Any] = {"length": asked.length, "seed": asked.seed}
     if second is not None:

@@ -23,11 +23,7 @@ from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
 
-HEADS: dict[str, Use] = {
-    "Model": "encoder",
-    "ForMaskedLM": "masked_lm",
-    "ForSequenceClassification": "classifier",
-}
+HEADS: dict[str, Use] = {"Model": "encoder", "ForMaskedLM": "masked_lm", "ForSequenceClassification": "classifier"}
 """Endings of class names, and the use of such a model."""
 
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -40,28 +36,21 @@ SAME = 1e-5
 """Largest difference of teacher and copy, relative to the teacher's largest output, that counts as rounding."""
 
 
-class NotATeacherError(ValueError):
-    """A model that cannot be converted."""
-
-
 def open_teacher(model: Model) -> Opened:
     """Opens a model that can be converted.
 
     Raises:
         FileNotFoundError: If there is no model.
-        NotATeacherError: If its family has no entry in `TEACHERS`; lists those that have.
-        ValueError: If a field has a wrong value.
+        ValueError: If its family has no entry in `TEACHERS`, which lists those that have, or a field has a wrong value.
     """
     place = model.place if isinstance(model, Opened) else find(model)
     kind = place.fields.get("model_type")
     if kind not in TEACHERS:
-        raise NotATeacherError(
+        raise ValueError(
             f"{place} holds a model of type {kind!r}; those of types {', '.join(TEACHERS)} can be converted"
         )
     if (positions := place.fields.get("position_embedding_type", "absolute")) != "absolute":
-        raise NotATeacherError(
-            f"{place} has position_embedding_type {positions!r}; absolute positions can be converted"
-        )
+        raise ValueError(f"{place} has position_embedding_type {positions!r}; absolute positions can be converted")
     opened = model if isinstance(model, Opened) else open_model(place, TEACHERS)
     opened.refuse_quantized()
     return opened
@@ -71,7 +60,7 @@ def use_of(opened: Opened) -> Use:
     """Returns the use of a teacher, from the class it was saved as.
 
     Raises:
-        NotATeacherError: If it has a head that a conversion would lose.
+        ValueError: If it has a head that a conversion would lose.
     """
     for name in opened.config.architectures or ("Model",):
         # BERT's pretraining model has a masked language model's head; ELECTRA's has one that its users drop.
@@ -79,17 +68,14 @@ def use_of(opened: Opened) -> Use:
         for end, use in {**HEADS, "ForPreTraining": pretraining}.items():
             if name.endswith(end):
                 return use
-    raise NotATeacherError(
+    raise ValueError(
         f"{opened.place} was saved as {', '.join(opened.config.architectures)}; encoders, masked language models and "
         "classifiers of sequences can be converted"
     )
 
 
 def load_teacher(opened: Opened) -> PreTrainedModel:
-    """Loads a teacher in float32 and evaluation mode, with the head it was saved with.
-
-    Args:
-        opened: From `open_teacher`.
+    """Loads a teacher that `open_teacher` returned in float32 and evaluation mode, with the head it was saved with.
 
     Raises:
         FileNotFoundError: If there are no weights.
@@ -104,23 +90,18 @@ def check_dtypes(place: Place) -> None:
     """Refuses weights in integers or 8-bit numbers, which mean nothing without the scales that belong to them.
 
     Raises:
-        NotATeacherError: Naming the weight.
+        ValueError: Naming the weight.
     """
     for file in sorted(place.path.glob("model*.safetensors")):
         with contextlib.suppress(SafetensorError), safe_open(file, framework="pt") as opened:  # told on loading
             for name in opened.keys():  # noqa: SIM118
                 dtype = opened.get_slice(name).get_dtype()
                 if dtype not in DTYPES and not name.endswith("_ids"):
-                    raise NotATeacherError(f"{file}: {name} is of {dtype}; weights must be one of {', '.join(DTYPES)}")
+                    raise ValueError(f"{file}: {name} is of {dtype}; weights must be one of {', '.join(DTYPES)}")
 
 
 def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBertConfig:
     """Makes the MaBERT configuration of a teacher's kind, with attention in every layer unless the changes differ.
-
-    Args:
-        teacher: The teacher's configuration.
-        use: The teacher's use.
-        changes: Fields that replace those derived from the teacher's.
 
     Raises:
         ValueError: If the result is no valid configuration.
@@ -196,22 +177,14 @@ def placed(ours: str | tuple[str, ...], within: str) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def difference(teacher: PreTrainedModel, copy: PreTrainedModel, seed: int = 0) -> float:
-    """Measures the difference between a copy and its teacher on a padded batch of random tokens.
-
-    Args:
-        teacher: The teacher, in evaluation mode.
-        copy: A MaBERT that keeps all its layers.
-        seed: Seed of the tokens.
-
-    Returns:
-        The largest difference at any token, relative to the teacher's largest output.
-    """
+def difference(teacher: PreTrainedModel, copy: PreTrainedModel) -> float:
+    """Returns the largest difference at any token of a padded random batch between a teacher and its copy that keeps
+    all layers, relative to the teacher's largest output."""
     config: Any = copy.config
     windows = [window for window in config.attention_window or () if window is not None]
     longest = min(max([24, *(3 * window for window in windows)]), config.max_position_embeddings)
     lengths = torch.tensor([longest, max(1, longest // 2), 1])
-    draws = torch.Generator().manual_seed(seed)
+    draws = torch.Generator().manual_seed(0)
     ids = torch.randint(0, config.vocab_size, (len(lengths), longest), generator=draws)
     pad = config.pad_token_id
     valid = torch.arange(longest) < lengths[:, None]
@@ -228,12 +201,12 @@ def check_copy(teacher: PreTrainedModel, use: Use) -> PreTrainedModel:
     """Returns the copy of a teacher that keeps all its layers, after checking that their outputs agree.
 
     Raises:
-        NotATeacherError: If the outputs differ: the teacher has a setting that MaBERT does not know.
+        ValueError: If the outputs differ: the teacher has a setting that MaBERT does not know.
     """
     copy = student_of(teacher, use)
     off = difference(teacher, copy)
     if not off <= SAME:
-        raise NotATeacherError(
+        raise ValueError(
             f"this {teacher.config.model_type} has a setting that cannot be converted: with every layer kept the copy "
             f"differs from it by {off:.1e} of its largest output, where rounding is below {SAME:g}"
         )
@@ -263,18 +236,14 @@ class Teacher:
     copy: Any
 
     @classmethod
-    def at(cls, named: Model) -> "Teacher":
-        """Opens a teacher as `of` does; raises FileNotFoundError if there is none."""
-        return cls.of(open_teacher(named))
-
-    @classmethod
-    def of(cls, opened: Opened) -> "Teacher":
-        """Loads a teacher and checks that its copy gives the same output.
+    def of(cls, named: Model) -> "Teacher":
+        """Opens a teacher and checks that its copy gives the same output.
 
         Raises:
-            FileNotFoundError: If there are no weights.
+            FileNotFoundError: If there is no model, or it has no weights.
             ValueError: If it cannot be converted, or a file is damaged.
         """
+        opened = open_teacher(named)
         use, sentences, tokenizer = use_of(opened), opened.sentences, opened.tokenizer
         model = load_teacher(opened)
         reader = lowering(tokenizer) if sentences is not None and sentences.lower else tokenizer

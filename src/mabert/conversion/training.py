@@ -20,11 +20,7 @@ WEIGHTS = "model.safetensors"
 
 
 class ConversionTrainer(MaBertTrainer):
-    """Trains a module whose forward returns losses, which it sums.
-
-    Args:
-        arguments: As for `MaBertTrainer`.
-    """
+    """Trains a module whose forward returns losses, which it sums."""
 
     smaller = "a machine with more memory helps"
 

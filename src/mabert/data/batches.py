@@ -24,12 +24,7 @@ def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> l
 
     Returns:
         One list of indices per batch, longest texts first, so that memory use peaks at the start.
-
-    Raises:
-        ValueError: `tokens` is below 1.
     """
-    if tokens < 1:
-        raise ValueError(f"a batch of {tokens} tokens holds nothing; at least 1 is needed")
     lengths = _whole(lengths)
     order = sorted(range(len(lengths)), key=lambda text: -lengths[text])
     return _cut(order, lengths, tokens, padded=True)

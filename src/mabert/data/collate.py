@@ -1,7 +1,5 @@
 """Collators: pad examples to one length, or pack them into a single row."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

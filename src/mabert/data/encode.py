@@ -1,23 +1,19 @@
 """Encodes texts and pairs of texts for a classifier, within the model's maximum length."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tokenizers
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from mabert.data.tasks import Rows
 from mabert.files.reading import read_json_if_there, shown, to_json
 from mabert.files.writing import write_text
-
-if TYPE_CHECKING:
-    import datasets
-    import tokenizers
 
 # Texts encoded in one call: many, because the tokenizer runs threads, but not all, because an encoding takes several
 # times the memory of its text.
@@ -48,7 +44,7 @@ class Encoding:
         write_text(folder / self.FILE, to_json(dataclasses.asdict(self)) + "\n")
 
     @classmethod
-    def beside(cls, model: str | Path) -> Encoding | None:
+    def beside(cls, model: str | Path) -> "Encoding | None":
         """Reads the file in a model's folder; returns None if there is none, as for a model from the hub.
 
         Raises:
@@ -62,10 +58,6 @@ class Encoding:
         if set(content) != set(kinds) or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
             raise ValueError(f"{file}: holds {content}, where {', '.join(kinds)} are needed; remove or mend it")
         return cls(**content)
-
-
-class TextsTooLongError(ValueError):
-    """Texts are longer than `max_length`."""
 
 
 def encodings(
@@ -94,8 +86,8 @@ def encodings(
         own encoding, with words and offsets.
 
     Raises:
-        TextsTooLongError: texts are longer than `max_length` and `truncate` is off; the message counts them.
-        ValueError: the numbers of texts differ, an item is not text, or `max_length` has no room for a token.
+        ValueError: texts are longer than `max_length` and `truncate` is off, which counts them; the numbers of texts
+            differ, an item is not text, or `max_length` has no room for a token.
     """
     check_texts(texts_a, texts_b, name, before)
     least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
@@ -115,7 +107,7 @@ def encodings(
     long = [] if max_length is None else [row for row, length in enumerate(lengths) if length > max_length]
     if long:
         worst = max(long, key=lengths.__getitem__)
-        raise TextsTooLongError(
+        raise ValueError(
             f"{name}: {len(long)} of {len(lengths)} texts are longer than {max_length} tokens (the first is text "
             f"{before + long[0] + 1}, the longest text {before + worst + 1} with {lengths[worst]}); "
             "shorten them, or have them cut (--truncate, or truncate=True)"
@@ -211,7 +203,7 @@ class Examples(Dataset):
 
 
 def encode_rows(
-    rows: datasets.Dataset,
+    rows: Rows,
     tokenizer: PreTrainedTokenizerFast,
     max_length: int,
     truncate: bool = False,

@@ -1,7 +1,5 @@
 """Entities: tags of words, and files of tagged words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,23 +1,18 @@
 """The GLUE tasks (Wang et al. 2019), from a folder in the official layout or from the hub."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mabert.data import GLUE, LabelKind, rows
 from mabert.data.corpus import HubSource
-from mabert.data.tasks import Task, row_label, rows_of
+from mabert.data.tasks import Rows, Task, row_label, rows_of
 from mabert.files.reading import check_source
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +117,7 @@ def glue_task(name: str) -> GlueTask:
     return TASKS[name]
 
 
-def load_glue(task: str, source: str | Path = GLUE, splits: Sequence[str] | None = None) -> dict[str, Dataset]:
+def load_glue(task: str, source: str | Path = GLUE, splits: Sequence[str] | None = None) -> dict[str, Rows]:
     """Loads a GLUE task.
 
     Args:
@@ -166,7 +161,7 @@ def _task_folder(task: GlueTask, source: Path) -> Path:
     raise FileNotFoundError(f"{source}: no folder {task.folder}, nor any of {', '.join(task.splits.values())}")
 
 
-def _from_file(task: GlueTask, path: Path, test: bool) -> Dataset:
+def _from_file(task: GlueTask, path: Path, test: bool) -> Rows:
     columns = dict(zip(("text_a", "text_b"), task.texts, strict=False)) | ({} if test else {"label": task.label})
     own_header = task.header if not test else None
     header, lines = (own_header, rows.fields_of(path)) if own_header else rows.header_and_fields(path)
@@ -197,7 +192,7 @@ def _from_file(task: GlueTask, path: Path, test: bool) -> Dataset:
     return rows_of(data)
 
 
-def _from_hub(task: GlueTask, name: str, split: str) -> Dataset:
+def _from_hub(task: GlueTask, name: str, split: str) -> Rows:
     loaded = HubSource(name, task.name, split).dataset()
     new = dict(zip(task.hub_texts, ("text_a", "text_b"), strict=False))
     new |= ({} if split.startswith("test") else {"label": "label"}) | {"idx": "index"}

@@ -1,7 +1,5 @@
 """The metrics of tasks, computed by scikit-learn and SciPy."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

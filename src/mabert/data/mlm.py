@@ -10,8 +10,6 @@ Nothing here keeps a random state. A mask depends only on (seed, epoch, example)
 run only on (seed, position), so batches, workers, processes and restarts cannot change them.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Sequence
@@ -32,7 +30,7 @@ class Windows:
     """A sequence of windows; `windows[i]` is int64 `(at most length,)` and always the same.
 
     Args:
-        documents: from `TokenCache.documents()` or `TokenCache.split()`.
+        documents: from `TokenCache.split()`.
         length: tokens of a window at most, [CLS] and the final [SEP] included; at least 4.
         mode: `packed` or `document`.
 

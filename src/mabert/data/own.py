@@ -1,22 +1,16 @@
 """Loads a fine-tuning task from the user's own files."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mabert.data import rows
 from mabert.data.entities import CONLL, read_tagged, types_of
 from mabert.data.squad import read_squad
-from mabert.data.tasks import Columns, Task, alike, column, read_tables, rows_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from mabert.data.tasks import Columns, Rows, Task, alike, column, read_tables, rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +24,7 @@ def load_own(
     label_names: Sequence[str] | None = None,
     hold_out: float = 0.1,
     seed: int = 0,
-) -> tuple[Task, dict[str, Dataset]]:
+) -> tuple[Task, dict[str, Rows]]:
     """Loads a task from the user's own files. Logs a warning with the labels, if any, that look alike.
 
     Args:
@@ -83,7 +77,7 @@ def load_own(
     return task, loaded
 
 
-def rows_to_hold_out(task: Task, train: Dataset, order: Sequence[int], count: int) -> list[int]:
+def rows_to_hold_out(task: Task, train: Rows, order: Sequence[int], count: int) -> list[int]:
     """Returns the first rows of an order, leaving out each that would take the last example of a class with it.
 
     Fewer rows than asked for are found where the others are the last ones of a class. If all rows are, the first ones
@@ -110,7 +104,7 @@ def rows_to_hold_out(task: Task, train: Dataset, order: Sequence[int], count: in
     return list(order[:count])
 
 
-def _classes_of(task: Task, train: Dataset) -> list[set[str]]:
+def _classes_of(task: Task, train: Rows) -> list[set[str]]:
     """Returns the classes or tags of each row; none for scores and answers."""
     if task.kind == "tokens":
         return [set(tags) for tags in column(train, "tags")]

@@ -1,7 +1,5 @@
 """Questions with their contexts: encoded whole if they fit the model, else in overlapping windows."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 of a `.zst` file as an empty one.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip

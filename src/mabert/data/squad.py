@@ -1,7 +1,5 @@
 """Extractive question answering from files in SQuAD's format (Rajpurkar et al. 2016, 2018)."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -1,27 +1,24 @@
 """Tasks and their tables: what is learnt, and the rows that a table or files of a person hold."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mabert.data import LabelKind, rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
-import unicodedata
-from collections.abc import Callable, Iterable
-from pathlib import Path
-
-from mabert.data import LabelKind, rows
 
 Rows: TypeAlias = "Dataset"
 """Examples of a task, as `load_glue` and `load_own` return them, with columns `text_a`, `text_b` for pairs, `label` if
 known, and `index`; tagged sentences also have `tokens` and `tags`."""
 
 
-def rows_of(columns: Mapping[str, Any]) -> Dataset:
+def rows_of(columns: Mapping[str, Any]) -> Rows:
     """Makes a data set of examples from columns."""
     from datasets import Dataset
 

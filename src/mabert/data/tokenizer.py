@@ -1,7 +1,5 @@
 """Tokenizers: loaded, checked, fingerprinted, and trained."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -70,11 +68,7 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
 
     Also closes two gaps of transformers 5. ALBERT's and BigBird's tokenizers return `token_type_ids` again, as their
     models expect. BigBird's reads line ends and tabs as spaces instead of unknown characters; its class leaves out the
-    published character map.
-
-    Args:
-        tokenizer: any transformers tokenizer.
-        source: where it comes from, for the message.
+    published character map. Messages name the source.
 
     Raises:
         ValueError: it is not a fast tokenizer, lacks a special token, or has no words.

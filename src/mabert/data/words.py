@@ -115,8 +115,8 @@ def _first_pieces(text: str, encoding: Encoding, spans: Sequence[Span]) -> list[
     """Finds the first piece that holds characters of each span; the spans are given in order."""
     ends = [end for _, end in spans]
     found: list[int | None] = [None] * len(spans)
-    for place, (sequence, piece) in enumerate(zip(encoding.sequence_ids, encoding.offsets, strict=True)):
-        begin, end = _without_space(text, piece)
+    for place, (sequence, (begin, end)) in enumerate(zip(encoding.sequence_ids, encoding.offsets, strict=True)):
+        begin = end - len(text[begin:end].lstrip())  # some tokenizers include the space before it
         if sequence is None or begin == end:  # a special token, or a space
             continue
         for span in range(bisect_right(ends, begin), len(spans)):
@@ -125,9 +125,3 @@ def _first_pieces(text: str, encoding: Encoding, spans: Sequence[Span]) -> list[
             if found[span] is None:
                 found[span] = place
     return found
-
-
-def _without_space(text: str, piece: Span) -> Span:
-    """Returns a piece's span without the leading space that some tokenizers include."""
-    begin, end = piece
-    return end - len(text[begin:end].lstrip()), end

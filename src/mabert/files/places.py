@@ -56,16 +56,6 @@ class Place:
     def __str__(self) -> str:
         return str(self.path)
 
-    @property
-    def saved_as(self) -> tuple[str, ...]:
-        """The classes that the model was saved as."""
-        return tuple(map(str, self.fields.get("architectures") or ()))
-
-    @property
-    def is_delta(self) -> bool:
-        """Whether the folder holds a difference instead of whole weights."""
-        return (self.path / DELTA).is_file()
-
     def digest(self) -> str | None:
         """Returns a digest of the weights, in one file or several; None if there are none."""
         files = [file for name in ("model*.safetensors", DELTA) for file in sorted(self.path.glob(name))]

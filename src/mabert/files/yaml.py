@@ -6,11 +6,7 @@ import yaml
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parses YAML by a safe loader.
-
-    Args:
-        text: The text.
-        where: Origin of the text, for messages.
+    """Parses YAML by a safe loader; messages say where it is from.
 
     Raises:
         ValueError: If it is not YAML, repeats a key, or has more digits or levels than Python reads.

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
@@ -16,7 +15,7 @@ from mabert.data.collate import Collator
 from mabert.data.encode import was_cut
 from mabert.infer.chunks import Chunk, Row, chunks
 from mabert.infer.loaded import Loaded
-from mabert.machine.memory import is_out_of_memory
+from mabert.machine.memory import naming_memory
 from mabert.machine.progress import Bar
 from mabert.schema.check import Checked
 from mabert.schema.ranges import Tokens
@@ -79,33 +78,19 @@ class Question(Generic[Answer]):
     finish: Callable[[Chunk, How, list[Any]], list[Answer]] | None = None
 
 
-class BatchTooLargeError(MemoryError):
-    """A batch does not fit the memory.
-
-    Attributes:
-        texts: Number of texts in the batch.
-    """
-
-    def __init__(self, texts: int, tokens: int) -> None:
-        self.texts = texts
-        what = f"a batch of {texts:,} texts of {tokens:,} tokens each, padding included" if texts > 1 else "one text"
-        much = f"a batch (now {texts * tokens:,})" if texts > 1 else f"a text (now {tokens:,})"
-        super().__init__(f"out of memory on {what}; ask for fewer tokens {much}")
+def on_batch(texts: int, tokens: int) -> str:
+    """Says on what memory ran out, and what helps."""
+    if texts == 1:
+        return f"on one text; ask for fewer tokens a text, now {tokens:,} (--max-length, --truncate, or max_length=)"
+    what = f"on a batch of {texts:,} texts of {tokens:,} tokens each, padding included"
+    return f"{what}; ask for fewer tokens a batch, now {texts * tokens:,} (--batch-tokens, or batch_tokens=)"
 
 
 def answer_in_chunks(
     question: Question[Answer], rows: Iterable[Row], how: How
 ) -> Iterator[tuple[list[Row], list[Answer]]]:
-    """Answers texts chunk by chunk, so that memory does not grow with their number.
-
-    Args:
-        question: What is asked.
-        rows: The texts, as a stream.
-        how: How to encode and batch them.
-
-    Yields:
-        The rows of a chunk and their answers, in order.
-    """
+    """Answers texts chunk by chunk, so that memory does not grow with their number; yields the rows of each chunk and
+    their answers, in order."""
     cut = empty = count = 0
     with Bar(question.title, length_hint(rows) or None, show=how.progress) as bar:
         for chunk in chunks(rows):
@@ -136,7 +121,7 @@ def answer_chunk(
     tokens = sum(lengths)
     with loaded.computing():
         for batch in batches_by_length(lengths, ALONE if how.deterministic or dependent else how.batch_tokens):
-            with naming_batch(len(batch), lengths[batch[0]]):
+            with naming_memory(partial(on_batch, len(batch), lengths[batch[0]])):
                 rows = collate([encoded[index] for index in batch])
                 rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
                 for index, one in zip(batch, question.answer(rows), strict=True):
@@ -155,14 +140,3 @@ def encoded_texts(loaded: Loaded[Any], chunk: Chunk, how: How) -> tuple[Encoded,
         items.append(item)
         cut += was_cut(encoding)
     return items, cut
-
-
-@contextmanager
-def naming_batch(texts: int, tokens: int) -> Iterator[None]:
-    """Turns running out of memory into a BatchTooLargeError; other errors stay as they are."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise BatchTooLargeError(texts, tokens) from error

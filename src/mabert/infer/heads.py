@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from mabert.baselines.uses import logits_in
 from mabert.data.entities import OUTSIDE, entities_of
 from mabert.data.passages import Passage, best_answers, passages_of
 from mabert.data.words import Word, in_one_entity, words_of
+from mabert.files.sentences import SentenceFolder
 from mabert.infer.answers import Batch, Encoded, How, Question
 from mabert.infer.chunks import Chunk
 from mabert.infer.loaded import Loaded
@@ -20,21 +21,28 @@ from mabert.schema import SEVERAL
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
-def vectors(loaded: Loaded[Any], pool: Pool, normalize: bool) -> Callable[[Batch], np.ndarray]:
-    """Returns a function from a batch to text vectors, float32 (batch, D).
+class Way(NamedTuple):
+    """How vectors are made: the encoder, the pooling (see `mabert.model.pooling`) and its name, whether vectors are
+    scaled to length one, how texts are encoded, and what the folder does to them."""
 
-    Args:
-        loaded: The encoder.
-        pool: Pools a text's token vectors to one, see `mabert.model.pooling`.
-        normalize: Whether to scale each vector to length one.
-    """
+    loaded: Loaded[Any]
+    pooling: str
+    pool: Pool
+    normalize: bool
+    how: How
+    folder: SentenceFolder | None
+
+    def scaled(self, pooled: torch.Tensor) -> np.ndarray:
+        """Returns pooled vectors as float32 (vectors, D), of length one if they are to be."""
+        vectors = pooled.float()
+        return (torch.nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors).cpu().numpy()
+
+
+def vectors(way: Way) -> Callable[[Batch], np.ndarray]:
+    """Returns a function from a batch to text vectors, float32 (batch, D)."""
 
     def of_batch(batch: Batch) -> np.ndarray:
-        hidden = loaded.model(**batch).last_hidden_state
-        pooled = pool(hidden, batch["attention_mask"] != 0).float()
-        if normalize:
-            pooled = torch.nn.functional.normalize(pooled, dim=-1)
-        return pooled.cpu().numpy()
+        return way.scaled(way.pool(way.loaded.model(**batch).last_hidden_state, batch["attention_mask"] != 0))
 
     return of_batch
 
@@ -170,32 +178,21 @@ def check_masks(loaded: Loaded[Any], chunk: Chunk, encoded: Encoded, cut: bool) 
 
 
 def reading(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
-    """Returns a reader's task, see `TextModel.predict`."""
-    reader = Reader(loaded)
-    return Question("reading", loaded, reader.answer, encode=reader.encode, finish=reader.finish)
+    """Returns a reader's task, see `TextModel.predict`; it holds the passages of one chunk of questions at a time."""
+    passages: list[Passage] = []
 
-
-class Reader:
-    """Reads one chunk of questions after another and holds the passages of the current one."""
-
-    def __init__(self, loaded: Loaded[Any]) -> None:
-        self.loaded = loaded
-        self.passages: list[Passage] = []
-
-    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
-        """Encodes a chunk as passages; none is cut short."""
+    def encode(chunk: Chunk, how: How) -> tuple[Encoded, int]:
         questions, contexts = (list(texts) for texts in zip(*chunk.rows, strict=True))
-        limit = self.loaded.limit(how.max_length)
         where: dict[str, Any] = {"name": chunk.name, "before": chunk.before}
-        self.passages = passages_of(self.loaded.tokenizer, questions, contexts, max_length=limit, **where)
-        return [passage.item for passage in self.passages], 0
+        limit = loaded.limit(how.max_length)
+        passages[:] = passages_of(loaded.tokenizer, questions, contexts, max_length=limit, **where)
+        return [passage.item for passage in passages], 0  # none is cut short
 
-    def answer(self, batch: Batch) -> Iterator[np.ndarray]:
-        """Returns the logits of each passage, float32 (tokens, 2)."""
-        logits = logits_in(self.loaded.model(**batch)).float().cpu().numpy()
-        return by_text(logits, batch)
+    def logits(batch: Batch) -> Iterator[np.ndarray]:  # float32 (tokens, 2) of each passage
+        return by_text(logits_in(loaded.model(**batch)).float().cpu().numpy(), batch)
 
-    def finish(self, chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Returns the answer to each question of the chunk."""
+    def finish(chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
         contexts = [context for _, context in chunk.rows]
-        return [answer._asdict() for answer in best_answers(contexts, self.passages, found)]
+        return [answer._asdict() for answer in best_answers(contexts, passages, found)]
+
+    return Question("reading", loaded, logits, encode=encode, finish=finish)

@@ -1,9 +1,5 @@
 """Facts about a model folder: layers, parameters by part, memory at a few lengths."""
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,8 +97,7 @@ def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
         model: A model that has run before, so that nothing is compiled during the forward.
         tokens: int64 (batch, time).
     """
-    recording = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with without_standard_error(), recording as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         model(input_ids=tokens)
     changes: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
@@ -110,17 +105,3 @@ def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
         held += change.nbytes()
         peak = max(peak, held)
     return peak
-
-
-@contextlib.contextmanager
-def without_standard_error() -> Iterator[None]:
-    """Hides the profiler's start and stop lines, which only an environment variable at start-up could turn off."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-            yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

@@ -16,7 +16,7 @@ from mabert.baselines.registry import family_of
 from mabert.baselines.uses import Use
 from mabert.data.encode import encodings
 from mabert.machine.environment import PRECISIONS, fast_dtype, resolve_precision, warn_of_emulation
-from mabert.machine.memory import is_out_of_memory
+from mabert.machine.memory import naming_memory
 from mabert.model import MaBertModel
 from mabert.model.graphs import use_graphs
 from mabert.model.prepack import can_prepack, is_plain, prepack
@@ -105,19 +105,10 @@ class Loaded(Generic[Model]):
         name: str = "the input",
         before: int = 0,
     ) -> Iterator[tuple[dict[str, list[int]], Encoding]]:
-        """Encodes texts as in fine-tuning, each with the tokenizer's own record of it: words, offsets.
+        """Encodes texts as in fine-tuning; arguments, results and errors are those of `mabert.data.encode.encodings`.
 
-        Args:
-            texts: The texts, or the first of each pair.
-            pairs: The second of each pair.
-            max_length: Most tokens of a text; default, as many as the model has positions for. Without learned
-                positions there is no limit, and `truncate` cuts at `max_position_embeddings`.
-            truncate: Whether to cut longer texts; otherwise they are an error.
-            name: Name of the texts in messages.
-            before: Number of texts before these, so that messages count from the first of all.
-
-        Raises:
-            ValueError: If a value is no text, texts are too long, or the model has fewer positions than `max_length`.
+        Without `max_length` a text has at most as many tokens as the model has positions for; without learned positions
+        there is no limit, and `truncate` cuts at `max_position_embeddings`. More tokens than positions are refused.
         """
         max_length = self.limit(max_length)
         if max_length is None and truncate:
@@ -139,15 +130,7 @@ def cast_products(model: nn.Module) -> None:
 def load_for_use(
     opened: Opened, use: Use, *, precision: str | None = None, device: str | torch.device | None = None
 ) -> Loaded[Any]:
-    """Loads a model of any family and its tokenizer.
-
-    Args:
-        opened: The model.
-        use: The intended use.
-        precision: `fp32`; `bf16`, by autocast over float32 weights; `auto`, bf16 if the device is fast in it, else
-            fp32; `int8`, large products of 8-bit integers on a CPU, the rest in the dtype it is fast in. Default, the
-            precision that the model was saved in.
-        device: `cpu`, `cuda` or `cuda:N`; default, the GPU if there is one.
+    """Loads a model of any family and its tokenizer; `precision` and `device` are those of `mabert.load`.
 
     Raises:
         FileNotFoundError: If there are no weights.
@@ -163,14 +146,8 @@ def load_for_use(
         warn_of_emulation("bf16", place.type)
     dtype = getattr(torch, fast_dtype("cpu")) if short else torch.float32
     tokenizer, model = opened.tokenizer, opened.model(use, None if precision is None else dtype)
-    try:
+    with naming_memory(lambda: f"on {place}: the weights in {opened.place} do not fit; see --device"):
         return Loaded(model.to(place), tokenizer, bf16, short)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise MemoryError(
-            f"out of memory on {place}: the weights in {opened.place} do not fit; see --device"
-        ) from error
 
 
 def check_precision(precision: str | None, device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +29,7 @@ from mabert.schema.ranges import Count, PassageTokens
 
 
 def load(
-    path: Model,
-    *,
-    precision: str | None = None,
-    device: str | torch.device | None = None,
-    graphs: bool = True,
+    path: Model, *, precision: str | None = None, device: str | torch.device | None = None, graphs: bool = True
 ) -> "TextModel":
     """Opens a model of any family for texts: vectors, labels, filled masks.
 
@@ -258,8 +254,7 @@ class TextModel:
         folder = way.folder
         if folder is not None and (folder.prompt or folder.lower):
             rows = ((folder.prepared(text) if isinstance(text, str) else text,) for (text,) in rows)
-        answer = heads.vectors(way.loaded, way.pool, way.normalize)
-        return answer_in_chunks(Question("embedding", way.loaded, answer), rows, way.how)
+        return answer_in_chunks(Question("embedding", way.loaded, heads.vectors(way)), rows, way.how)
 
     def passage_vectors(
         self,
@@ -282,8 +277,7 @@ class TextModel:
         longest = way.loaded.longest
         if longest is not None and length > longest:
             raise ValueError(f"passages of {length} tokens are asked for; the model has positions for {longest}")
-        kind = InContext if context else Alone
-        question = kind(way.loaded, way.pool, way.normalize, length, way.folder).question()
+        question = (InContext if context else Alone)(way, length).question()
         return (found for _, (found,) in answer_in_chunks(question, rows, way.how))
 
     def labels(
@@ -345,7 +339,7 @@ class TextModel:
         loaded = self._read(self.opened.use)
         return replace(loaded, model=loaded.model.base_model)
 
-    def _way(self, how: How, pooling: str | None, normalize: bool | None) -> "Way":
+    def _way(self, how: How, pooling: str | None, normalize: bool | None) -> heads.Way:
         """Returns how vectors are made: as asked for, else as the folder says."""
         folder = self._sentences(needed=pooling is None or normalize is None)
         made, scaled = self._own_vectors(folder)
@@ -358,7 +352,7 @@ class TextModel:
             loaded, pool = self._encoder(), Pooler.FIXED[pooling]
         if folder is not None and how.max_length is None and folder.longest is not None:
             how = replace(how, max_length=min(folder.longest, loaded.longest or folder.longest))
-        return Way(loaded, pooling, pool, normalize, how, folder)
+        return heads.Way(loaded, pooling, pool, normalize, how, folder)
 
     def _mapped(self) -> tuple[Loaded[Any], heads.Pool]:
         """Returns the encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""
@@ -390,18 +384,6 @@ class TextModel:
             pooling = self.config.pooling
             return pooling if pooling in ("mean", "cls") else "mean", self.config.normalize
         return "mean", False
-
-
-class Way(NamedTuple):
-    """How vectors are made: the encoder, the pooling and its name, whether vectors are scaled to length one, how texts
-    are encoded, and what the folder does to them."""
-
-    loaded: Loaded[Any]
-    pooling: str
-    pool: heads.Pool
-    normalize: bool
-    how: How
-    folder: SentenceFolder | None
 
 
 def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[Row]:

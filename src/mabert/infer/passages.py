@@ -11,11 +11,9 @@ from tokenizers import Encoding
 
 from mabert.data.encode import encodings, was_cut
 from mabert.data.words import Span
-from mabert.files.sentences import SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import Batch, Encoded, How, Question
 from mabert.infer.chunks import Chunk
-from mabert.infer.loaded import Loaded
 
 _STOP = r"\p{Sentence_Terminal}\u2026"
 _WIDE = r"\u3002\uff01\uff1f\uff61"  # no space stands behind these
@@ -106,25 +104,19 @@ class Alone:
     """Gives each passage the vector that it has as a text of its own; works on one chunk of texts after another.
 
     Attributes:
-        loaded: The encoder.
-        pool: Pools token vectors to one, see `mabert.model.pooling`.
-        normalize: Whether to scale each vector to length one.
+        way: How vectors are made.
         length: Most tokens of a passage, as the model reads it alone: with special tokens and the folder's prompt.
-        folder: What the model's folder does to a text.
         places: Number, first and last + 1 character of each passage of the current chunk.
     """
 
-    loaded: Loaded[Any]
-    pool: heads.Pool
-    normalize: bool
+    way: heads.Way
     length: int
-    folder: SentenceFolder | None
     places: list[tuple[int, int, int]] = field(default_factory=list)
 
     def question(self) -> Question[Passages]:
         """Returns the task; its answer to a chunk is one `Passages`."""
-        answer = heads.vectors(self.loaded, self.pool, self.normalize)
-        return Question("embedding", self.loaded, answer, encode=self.encode, finish=self.finish)
+        answer = heads.vectors(self.way)
+        return Question("embedding", self.way.loaded, answer, encode=self.encode, finish=self.finish)
 
     def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
         """Encodes the passages of a chunk."""
@@ -139,17 +131,17 @@ class Alone:
 
     def finish(self, chunk: Chunk, how: How, found: list[np.ndarray]) -> list[Passages]:
         """Returns the passages of a chunk."""
-        vectors = np.vstack([np.zeros((0, self.loaded.model.config.hidden_size), np.float32), *found])
+        vectors = np.vstack([np.zeros((0, self.way.loaded.model.config.hidden_size), np.float32), *found])
         return [Passages(vectors, *np.array(self.places, dtype=np.int64).reshape(-1, 3).T)]
 
     def _encoded(
         self, texts: Sequence[str], name: str = "the input", before: int = 0
     ) -> Iterator[tuple[dict[str, list[int]], Encoding]]:
         """Encodes texts of any length."""
-        return encodings(self.loaded.tokenizer, self._prepared(texts), max_length=None, name=name, before=before)
+        return encodings(self.way.loaded.tokenizer, self._prepared(texts), max_length=None, name=name, before=before)
 
     def _prepared(self, texts: Iterable[Any]) -> list[Any]:
-        folder = self.folder
+        folder = self.way.folder
         return [folder.prepared(text) if folder is not None and isinstance(text, str) else text for text in texts]
 
     def _tokens(self, text: str, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
@@ -159,11 +151,11 @@ class Alone:
         """
         own = np.array([sequence is not None for sequence in encoding.sequence_ids], dtype=bool)
         spans = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-        if self.folder is not None:
+        if (folder := self.way.folder) is not None:
             spans -= len(self._prepared([""])[0])
             own &= spans[:, 1] > 0
             spans = spans.clip(0)
-            if self.folder.lower and len(text.lower()) > len(text):  # one letter has two characters there, U+0130
+            if folder.lower and len(text.lower()) > len(text):  # one letter has two characters there, U+0130
                 origin = np.repeat(np.arange(len(text)), [len(letter.lower()) for letter in text])
                 spans[own] = np.column_stack((origin[spans[own, 0]], origin[spans[own, 1] - 1] + 1))
         return spans[own], np.flatnonzero(own)
@@ -208,16 +200,15 @@ class InContext(Alone):
 
     def question(self) -> Question[Passages]:
         """Returns the task; its answer to a chunk is one `Passages`."""
-        return Question(
-            "embedding", self.loaded, self.hidden, encode=self.encode, reduce=self.pooled, finish=self.finish
-        )
+        how: dict[str, Any] = {"encode": self.encode, "reduce": self.pooled, "finish": self.finish}
+        return Question("embedding", self.way.loaded, self.hidden, **how)
 
     def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
         """Encodes the texts of a chunk that have passages, and finds these; also counts the texts that were cut."""
         self.places, self.borders, items, cut_short = [], [], [], 0
         texts = [text for (text,) in chunk.rows]
         asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
-        encoded = self.loaded.encodings(self._prepared(texts), **asked, name=chunk.name, before=chunk.before)
+        encoded = self.way.loaded.encodings(self._prepared(texts), **asked, name=chunk.name, before=chunk.before)
         for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), chunk.before):
             (tokens, places), read, size = self._tokens(text, encoding), (0, len(text)), len(item["input_ids"])
             if was_cut(encoding):
@@ -240,9 +231,9 @@ class InContext(Alone):
 
     def hidden(self, batch: Batch) -> Iterator[torch.Tensor]:
         """Returns the token vectors of each text, (tokens, D)."""
-        return heads.by_text(self.loaded.model(**batch).last_hidden_state, batch)
+        return heads.by_text(self.way.loaded.model(**batch).last_hidden_state, batch)
 
     def pooled(self, index: int, hidden: torch.Tensor) -> np.ndarray:
         """Returns the vectors of a text's passages, float32 (passages, D)."""
-        vectors = torch.cat([self.pool(hidden[None, first:last], None) for first, last in self.borders[index]]).float()
-        return (torch.nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors).cpu().numpy()
+        parts = [self.way.pool(hidden[None, first:last], None) for first, last in self.borders[index]]
+        return self.way.scaled(torch.cat(parts))

@@ -139,18 +139,13 @@ def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         if not begun and line.strip():
             begun = True
-            if is_json_object(line):
+            try:
+                rows.json_object(line, "")
+            except ValueError:
+                pass  # a text
+            else:
                 raise ValueError(f"{where}, line {number}: a JSON object, where a text is read; give --jsonl")
         yield (line,)
-
-
-def is_json_object(line: str) -> bool:
-    """Returns whether a line is a JSON object."""
-    try:
-        rows.json_object(line, "")
-    except ValueError:
-        return False
-    return True
 
 
 def text_row(

@@ -11,9 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-"""Start method of processes; where there is no fork server, each one imports for itself."""
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt`, in `malloc.h`."""
 
@@ -30,16 +27,14 @@ def context(*modules: str, **environment: str) -> Any:
     Args:
         modules: Modules imported once, before the first process starts.
         environment: Variables to set, unless they are set already, before processes start, since a running process
-            could not change them for itself. They have no effect where each process imports for itself, or if processes
-            of this kind were started before.
+            could not change them for itself. They have no effect if processes of this kind were started before.
     """
-    chosen = multiprocessing.get_context(METHOD)
-    if METHOD == "forkserver":
-        chosen.set_forkserver_preload(list(modules))
-        from multiprocessing import forkserver  # not on every system
+    from multiprocessing import forkserver  # few commands start processes
 
-        with variables(environment):
-            forkserver.ensure_running()
+    chosen = multiprocessing.get_context("forkserver")
+    chosen.set_forkserver_preload(list(modules))
+    with variables(environment):
+        forkserver.ensure_running()
     return chosen
 
 

@@ -1,7 +1,5 @@
 """Progress: a bar with rate and time left in a terminal, occasional lines elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic

@@ -67,15 +67,8 @@ def sdpa_attention(
 
 
 def can_fuse(config: MaBertConfig, hidden: Tensor, sequences: int, *, training: bool, output_attentions: bool) -> bool:
-    """Returns whether `mabert.ops.softmax_attention` can replace SDPA and is faster: in inference only.
-
-    Args:
-        config: The model's configuration.
-        hidden: Input of the layers.
-        sequences: Number of sequences in it, padded or packed.
-        training: Whether dropout is on.
-        output_attentions: Whether the weights are wanted.
-    """
+    """Returns whether `mabert.ops.softmax_attention` can replace SDPA and is faster: in inference only, for `hidden`
+    (batch, time, D) of so many sequences, padded or packed."""
     wanted = config._attn_implementation == "sdpa" and not output_attentions and not torch.is_grad_enabled()
     dropout = training and config.attention_probs_dropout_prob > 0
     fits = config.head_size % HEAD_SIZE_STEP == 0

@@ -8,9 +8,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mabert.model.attention import SelfAttention
 from mabert.model.config import MaBertConfig
+from mabert.model.embeddings import layer_norm
 from mabert.model.mamba import MambaMixer
 from mabert.model.masking import PaddingMask
-from mabert.model.norm import layer_norm
 
 
 class FeedForward(nn.Module):

@@ -55,11 +55,6 @@ class OpensAnywhere:
         """Does nothing; transformers would save a copy of the file that defines the class."""
 
 
-def write_module(folder: str | Path) -> None:
-    """Writes the module into a folder."""
-    (Path(folder) / f"{MODULE}.py").write_text(CODE, encoding="utf-8")
-
-
 BY_LAYER = ("rotary_base", "attention_window")
 """Fields that may be a list with one entry per layer."""
 
@@ -75,10 +70,7 @@ SCHEDULES: dict[str, str] = {
 }
 """The eight 12-layer schedules of the pattern table (label tab:pattern_glue), by name."""
 
-LAYER_TYPES: dict[str, str] = {
-    "M": "linear_attention",
-    "T": "full_attention",
-}
+LAYER_TYPES: dict[str, str] = {"M": "linear_attention", "T": "full_attention"}
 """transformers' name for the kind of layer that each letter of the schedule stands for."""
 
 
@@ -257,7 +249,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
         """Works as in transformers, and adds the module that lets transformers open the folder."""
         self.auto_map = AUTO_MAP
         super().save_pretrained(save_directory, **kwargs)
-        write_module(save_directory)
+        (Path(save_directory) / f"{MODULE}.py").write_text(CODE, encoding="utf-8")
 
     def check_schedule(self) -> None:
         """Refuses fields that were set one by one and no longer agree.
@@ -309,12 +301,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
         return size
 
     def of_layer(self, name: str, layer: int) -> Any:
-        """Returns the value that a field has in one layer.
-
-        Args:
-            name: `rotary_base` or `attention_window`.
-            layer: Index of the layer.
-        """
+        """Returns the value that a field, `rotary_base` or `attention_window`, has in one layer."""
         value = getattr(self, name)
         return value[layer] if isinstance(value, list) else value
 

@@ -5,10 +5,14 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from mabert.model.config import MaBertConfig
-from mabert.model.norm import layer_norm
 from mabert.model.packing import is_tracing
 
 logger = logging.get_logger(__name__)
+
+
+def layer_norm(config: MaBertConfig, width: int | None = None) -> nn.LayerNorm:
+    """Makes a LayerNorm with the configuration's epsilon and bias; default, over D features."""
+    return nn.LayerNorm(width or config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
 
 
 class MaBertEmbeddings(nn.Module):
@@ -102,7 +106,7 @@ class MaBertEmbeddings(nn.Module):
                 "read as text; give the mask that the tokenizer makes"
             )
         for (name, (_, table, size_name)), low, high in zip(looked_up.items(), bounds[::2], bounds[1::2], strict=True):
-            size = rows_of(table, getattr(self.config, size_name))
+            size = getattr(table, "num_embeddings", getattr(self.config, size_name))  # an adapter has no number
             if low < 0 or high >= size:
                 worst = low if low < 0 else high
                 raise ValueError(f"{name} holds {worst}; {size_name} is {size}, so ids run from 0 to {size - 1}")
@@ -123,11 +127,6 @@ def stretch(table: Tensor, rows: int) -> Tensor:
     wide = table.T.unsqueeze(0).float()
     longer = torch.nn.functional.interpolate(wide, size=rows, mode="linear", align_corners=True)
     return longer.squeeze(0).T.to(table.dtype)
-
-
-def rows_of(table: nn.Module, size: int) -> int:
-    """Returns the rows of an embedding, or `size` from the configuration if an adapter has replaced it."""
-    return getattr(table, "num_embeddings", size)
 
 
 class RotaryPositions(nn.Module):

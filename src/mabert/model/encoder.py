@@ -18,12 +18,11 @@ from mabert.files.sentences import write_modules
 from mabert.model.attention import SelfAttention, can_fuse
 from mabert.model.blocks import BLOCKS, ResidualBlock
 from mabert.model.config import MaBertConfig, OpensAnywhere
-from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, stretch
+from mabert.model.embeddings import MaBertEmbeddings, RotaryPositions, layer_norm, stretch
 from mabert.model.graphs import Graphs, serves
 from mabert.model.inputs import Inputs, read_inputs
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
-from mabert.model.norm import layer_norm
 from mabert.model.quantizing import sparing
 from mabert.ops.transforms import is_mapped
 
@@ -34,6 +33,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     config_class = MaBertConfig
     config: MaBertConfig
     base_model_prefix = "mabert"
+    _input_embed_layer = "word_embeddings"
     supports_gradient_checkpointing = True
     _no_split_modules: ClassVar = ["MaBertEmbeddings", "MambaBlock", "TransformerBlock", "Recurrence"]
     _supports_sdpa = True
@@ -132,12 +132,6 @@ class MaBertModel(MaBertPreTrainedModel):
         self.norm = layer_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults
     @can_return_tuple

@@ -18,9 +18,9 @@ from transformers.utils.generic import can_return_tuple
 
 from mabert.model.boundaries import BOUNDARIES, read_boundaries
 from mabert.model.config import MaBertConfig
+from mabert.model.embeddings import layer_norm
 from mabert.model.encoder import MaBertModel, MaBertPreTrainedModel
 from mabert.model.masking import tokens_of
-from mabert.model.norm import layer_norm
 from mabert.model.pooling import Pooler
 from mabert.schema import IGNORED
 
@@ -108,9 +108,7 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 def classifier_dropout(config: MaBertConfig) -> nn.Dropout:
@@ -167,9 +165,7 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class MaBertForTokenClassification(MaBertPreTrainedModel):
@@ -209,9 +205,7 @@ class MaBertForTokenClassification(MaBertPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class MaBertForQuestionAnswering(MaBertPreTrainedModel):
@@ -264,13 +258,8 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
             end = logits.shape[1]
             targets = (at_tokens(positions, valid, end) for positions in (start_positions, end_positions))
             loss = self.loss_function(start_logits, end_logits, *targets, **kwargs)
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits.contiguous(),
-            end_logits=end_logits.contiguous(),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        ends = start_logits.contiguous(), end_logits.contiguous()
+        return QuestionAnsweringModelOutput(loss, *ends, outputs.hidden_states, outputs.attentions)
 
 
 class MaBertForMultipleChoice(MaBertPreTrainedModel):
@@ -335,9 +324,7 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         pooled = self.pooler(hidden, tokens_of(flat_mask, hidden.device))
         logits = self.classifier(self.dropout(pooled)).view(-1, choices)
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
-        return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:

@@ -54,7 +54,7 @@ def hidden_attention(
     B, C, A = B.float(), C.float(), A.float()
     seen = torch.ones(time, time, dtype=torch.bool, device=u.device).tril()
     seen = seen.T if reverse else seen
-    group = group_of(channels, heads, u.device)
+    group = torch.arange(channels, device=u.device) * heads // channels  # of neighbours, as evenly as possible
     total = u.new_zeros(batch, heads, time, time, dtype=torch.float32)
     for some in torch.arange(channels, device=u.device).split(CHANNELS_AT_ONCE):
         elapsed = (passed[:, some, :, None] - passed[:, some, None, :]).masked_fill(~seen, 0)
@@ -68,8 +68,3 @@ def hidden_attention(
     if mask is not None:
         total = total.masked_fill(~(mask[:, None, :, None] & mask[:, None, None, :]), 0)
     return total / torch.bincount(group, minlength=heads).clamp(min=1).view(1, heads, 1, 1)
-
-
-def group_of(channels: int, heads: int, device: torch.device) -> Tensor:
-    """Returns the head of each channel, int64 (channel,): neighbours, divided as evenly as possible."""
-    return torch.arange(channels, device=device) * heads // channels

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +17,13 @@ from mabert.ops import depthwise_conv1d, selective_scan
 
 logger = logging.get_logger(__name__)
 
-DIRECTIONS = {
-    "forward": ("forward",),
-    "backward": ("backward",),
-    "bidirectional": ("forward", "backward"),
-}
+DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "bidirectional": ("forward", "backward")}
 
 DT_INIT_FLOOR = 1e-4
 """Smallest step size that an initial Δ bias may stand for (Mamba-1's `dt_init_floor`)."""
 
 
 SHORT = (torch.bfloat16, torch.float16)
-
-
-class CoreOutput(NamedTuple):
-    """Output of one direction: SiLU(z) ⊙ õ (batch, time, D_m), and the hidden attention if asked for."""
-
-    gated: Tensor
-    attention: Tensor | None
 
 
 class LocalMixing(nn.Module):
@@ -160,8 +148,10 @@ class SelectiveCore(nn.Module):
         init.uniform_(self.local_mixing.weight, -bound, bound)
         init.uniform_(self.local_mixing.bias, -bound, bound)
 
-    def forward(self, mixed: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None) -> CoreOutput:
-        """Runs Eqs. 6 to 8, one sequence per row.
+    def forward(
+        self, mixed: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Runs Eqs. 6 to 8, one sequence per row; returns what `Recurrence.forward` does.
 
         Args:
             mixed: ũ (batch, time, D_m), the output of `local_mixing`.
@@ -170,8 +160,7 @@ class SelectiveCore(nn.Module):
             heads: Number of channel groups to report the hidden attention of; None to report none.
         """
         d, B, C = self.x_proj(mixed).split(self.split, dim=-1)
-        steps = (mixed, self.dt_proj(d), B, C)
-        return CoreOutput(*self.recurrence(steps, z, mask, reverse=self.reverse, heads=heads))
+        return self.recurrence((mixed, self.dt_proj(d), B, C), z, mask, reverse=self.reverse, heads=heads)
 
 
 class MambaMixer(nn.Module):
@@ -205,8 +194,8 @@ class MambaMixer(nn.Module):
             del u
         heads = self.num_attention_heads if output_attentions else None
         outputs = [core(ũ, z, mask, heads) for core, ũ in zip(self.cores, mixed, strict=True)]
-        gated = sum_of([output.gated for output in outputs])
-        attention = sum_of([output.attention for output in outputs]) if output_attentions else None
+        gated = sum_of([output[0] for output in outputs])
+        attention = sum_of([output[1] for output in outputs]) if output_attentions else None
         return self.out_proj(gated), attention
 
 

@@ -11,7 +11,7 @@ from transformers.activations import ACT2FN
 
 from mabert.files.reading import read_json
 from mabert.model.config import MaBertConfig
-from mabert.model.norm import layer_norm
+from mabert.model.embeddings import layer_norm
 from mabert.model.packing import Packing
 
 FIELDS = ("hidden_size", "pooler_act", "pooler_norm", "layer_norm_eps", "norm_bias")
@@ -26,14 +26,10 @@ def attention_weights(scores: Tensor, valid: Tensor | None) -> Tensor:
 
     Padded positions get exactly zero, and a row without tokens gets zeros rather than the NaN of an empty softmax.
     """
-    if valid is None:
-        return scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
-    scores = scores.masked_fill(~valid, torch.finfo(scores.dtype).min)
-    return (
-        scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-        .to(scores.dtype)
-        .masked_fill(~valid, 0)
-    )
+    if valid is not None:
+        scores = scores.masked_fill(~valid, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
+    return weights if valid is None else weights.masked_fill(~valid, 0)
 
 
 def weighted_sum(weights: Tensor, hidden: Tensor) -> Tensor:

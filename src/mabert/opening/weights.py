@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from mabert.baselines.uses import LOADING
-from mabert.files.places import CONFIG, Place
+from mabert.files.places import CONFIG, DELTA, Place
 from mabert.machine.memory import check_fits, parameters_of
 
 logger = logging.get_logger(__name__)
@@ -55,7 +55,7 @@ def load_model(
             f"the weights in {weights_file(path)} are damaged or cut short ({error}); copy the folder again"
         ) from error
     except OSError as error:
-        if place.is_delta or any((path / name).exists() for name in WEIGHTS):
+        if any((path / name).exists() for name in (*WEIGHTS, DELTA)):
             raise
         exported = next((f"; {name} is an export, for a runtime" for name in EXPORTS if (path / name).exists()), "")
         raise FileNotFoundError(f"{path} holds no weights ({' or '.join(WEIGHTS)}){exported}") from error

@@ -153,7 +153,7 @@ def scan_backward_op(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
     *inputs, backend = given
     name = choose(backend, *inputs[:SCAN_FLOATS]).name
     if name != "reference":
-        return _kernels(name).scan_backward(grad, states, *inputs)
+        return _present(*_kernels(name).scan_backward(grad, states, *inputs))
     return _differentiate(reference_scan, grad, inputs, SCAN_FLOATS)
 
 
@@ -182,7 +182,7 @@ def conv_backward_op(grad: Tensor, *given: Any) -> list[Tensor]:
     *inputs, backend = given
     name = choose(backend, *inputs[:CONV_FLOATS]).name
     if name != "reference":
-        return _kernels(name).conv_backward(grad, *inputs)
+        return _present(*_kernels(name).conv_backward(grad, *inputs))
     return _differentiate(reference_conv, grad, inputs, CONV_FLOATS)
 
 

@@ -125,12 +125,7 @@ def check_part(kind: type, content: Any, where: str) -> None:
 
 
 def one_line(error: "ValidationError", where: str) -> str:
-    """Tells the first of pydantic's errors in one line.
-
-    Args:
-        error: The error.
-        where: Dotted name of what was checked.
-    """
+    """Tells the first of pydantic's errors in one line; `where` is the dotted name of what was checked."""
     first = error.errors(include_url=False)[0]
     kind, value, about, place = first["type"], first["input"], first.get("ctx", {}), first["loc"]
     is_key = place[-1:] == ("[key]",)

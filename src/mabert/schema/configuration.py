@@ -42,12 +42,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def range_named(name: str) -> Range:
-    """Returns the range of a configuration's number by its name."""
-    dropout = "dropout" in name and name.endswith(("dropout", "prob"))
-    return range_of(Rate) if dropout else RANGES.get(name, range_of(AnyNumber))
-
-
 @functools.cache
 def _typed(declared: tuple[tuple[str, Any], ...], written: bool) -> Any:
     return mapping_of("Configuration", {name: _hint(name, kind, written) for name, kind in declared})
@@ -58,6 +52,8 @@ def _hint(name: str, kind: Any, written: bool) -> Any:
     lists = {each for each in members if typing.get_origin(each) is list}
     leaves = members - lists | {leaf for each in lists for leaf in alternatives(typing.get_args(each)[0])}
     if leaves <= {int, float, type(None)}:
-        return Annotated[kind, replace(range_named(name), written=written)]
+        dropout = "dropout" in name and name.endswith(("dropout", "prob"))
+        own = range_of(Rate) if dropout else RANGES.get(name, range_of(AnyNumber))
+        return Annotated[kind, replace(own, written=written)]
     plain = len(members) == 1 and (leaves <= {str, bool} or typing.get_origin(*members) is Literal)
     return kind if plain else Any  # the rest is left to transformers

@@ -196,11 +196,7 @@ class TrainingBar(TrainerCallback):
 
 
 class Events(TensorBoardCallback):
-    """Writes TensorBoard's events into one folder, where a resumed training replaces those of the steps it repeats.
-
-    Args:
-        folder: The training's folder.
-    """
+    """Writes TensorBoard's events into one folder, where a resumed training replaces those of the steps it repeats."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

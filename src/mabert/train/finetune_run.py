@@ -59,15 +59,9 @@ SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study fine
 
 
 def rate_for(config: PreTrainedConfig) -> float:
-    """Returns the default peak learning rate: BERT's 2e-5 at width 768, higher for narrower models.
+    """Returns the default peak learning rate, to two digits: BERT's 2e-5 at width 768, higher for narrower models.
 
     Under Adam the best rate is about inversely proportional to a model's width (Yang et al. 2022, Tensor Programs V).
-
-    Args:
-        config: The model's configuration.
-
-    Returns:
-        The rate, to two digits.
     """
     return float(f"{2e-5 * 768 / config.hidden_size:.1e}")
 
@@ -258,13 +252,8 @@ def kept_record(file: Path, *fields: str) -> dict[str, Any] | None:
 def tuned_config(
     config: PreTrainedConfig, recipe: FinetuneRecipe, fields: Mapping[str, Any], pools: bool
 ) -> PreTrainedConfig:
-    """Returns a pretrained model's configuration with other fields and those that the recipe sets.
-
-    Args:
-        config: The pretrained model's.
-        recipe: How it is fine-tuned.
-        fields: The task's fields.
-        pools: Whether the task's head pools token vectors.
+    """Returns a pretrained model's configuration with the task's fields and those that the recipe sets; `pools` tells
+    whether the task's head pools token vectors.
 
     Raises:
         ValueError: Naming the field that the model does not support: pooling, masking or packing.

@@ -68,13 +68,7 @@ def pretrain(
     """
     check_installed(*EXTRAS["train"])
     run = resolve(
-        recipe,
-        output,
-        resume=resume,
-        resume_from=resume_from,
-        trusted=trusted,
-        tokenizer=tokenizer,
-        progress=progress,
+        recipe, output, resume=resume, resume_from=resume_from, trusted=trusted, tokenizer=tokenizer, progress=progress
     )
     if run.result is not None:
         return run.result if run.writes else {}
@@ -120,11 +114,6 @@ class PretrainTrainer(MaBertTrainer):
 
     For every model, logits are computed at masked positions only, and the loss is the mean over those of the whole
     step.
-
-    Args:
-        run: The resolved run.
-        title: Title of the progress bar; None shows no bar.
-        callbacks: Additional transformers callbacks.
     """
 
     smaller = (

@@ -161,12 +161,7 @@ def resolve(
     return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
 
 
-SCHEDULERS = {
-    "linear": "linear",
-    "cosine": "cosine",
-    "constant": "constant_with_warmup",
-    "wsd": "warmup_stable_decay",
-}
+SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup", "wsd": "warmup_stable_decay"}
 """transformers' names of a recipe's schedules."""
 
 
@@ -228,11 +223,6 @@ def model_config(
     recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened | None = None
 ) -> PreTrainedConfig:
     """Returns the configuration of the recipe's new model, or of the model that it starts from.
-
-    Args:
-        recipe: The recipe.
-        tokenizer: The run's tokenizer.
-        start: The model that the run starts from; None for random weights.
 
     Raises:
         ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to

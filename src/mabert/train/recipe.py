@@ -47,12 +47,8 @@ def unpad_of(packing: Packing) -> Literal["auto", "never"]:
 
 
 def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = False) -> None:
-    """Refuses packed rows if padding is meant to have an effect, or if the model does not support them.
-
-    Args:
-        packing: The way batches are run.
-        config: The model.
-        pools: Whether the model pools its token vectors.
+    """Refuses packed rows if padding is meant to have an effect, or if the model does not support them; `pools` tells
+    whether the model pools its token vectors.
 
     Raises:
         ValueError: Names the field that lets padding in.
@@ -344,11 +340,8 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
 
 
 def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
-    """Reads the recipe of a run from its folder, so that resuming needs no option again.
-
-    Args:
-        folder: The run's folder.
-        overrides: As `load_recipe` takes them.
+    """Reads the recipe of a run from its folder, so that resuming needs no option again; takes overrides as
+    `load_recipe` does.
 
     Raises:
         ValueError: If the folder holds no pretraining run.

@@ -117,13 +117,7 @@ class RunFolder:
         return read_json_if_there(self.path / RESULT)
 
     def write_result(self, outcome: dict[str, Any], seconds: float, **about: Any) -> dict[str, Any]:
-        """Writes `result.json` and returns its content.
-
-        Args:
-            outcome: The results.
-            seconds: Duration over all starts of the run.
-            about: Further entries, such as the seed.
-        """
+        """Writes `result.json` and returns its content; `seconds` are those of all starts, `about` further entries."""
         return write_record(self.path / RESULT, {"request": self.request(), "outcome": outcome, **about}, seconds)
 
 

@@ -329,13 +329,7 @@ def publish(written: Path, place: Path) -> None:
 
 
 def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
-    """Makes TrainingArguments with the defaults that all our runs share.
-
-    Args:
-        folder: Folder for checkpoints.
-        precision: `fp32`, `bf16` or `auto`.
-        own: The run's own arguments.
-    """
+    """Makes TrainingArguments with the defaults that all our runs share, and the run's own."""
     shared = {
         "lr_scheduler_type": "linear",
         "report_to": [],

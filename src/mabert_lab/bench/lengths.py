@@ -20,11 +20,10 @@ from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert.machine.rounds import Spread
 from mabert.schema.check import check
-from mabert_lab.bench.engines import contender, split, title_of
+from mabert_lab.bench.engines import RUNTIMES, contender, split, title_of
 from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell, Dtype
 from mabert_lab.bench.results import measured_on, record, table, three_digits
-from mabert_lab.bench.runtimes import RUNTIMES
 from mabert_lab.bench.tasks import even
 from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row
 from mabert_lab.bench.worker import workers_of
@@ -160,11 +159,6 @@ def run(
         return record(result, jobs, show, output, "lengths", resume)
 
 
-def tokens_of(side: str, lengths: Sequence[int]) -> int:
-    """Returns the number of tokens that a side runs, without padding."""
-    return len(lengths) * even(lengths) if side == "even" else sum(lengths)
-
-
 def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) -> dict[str, Any]:
     """Returns one side's row on one batch.
 
@@ -172,7 +166,7 @@ def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) ->
         ``lengths``, the batch's name; ``side``, its key; the counts ``texts``, ``tokens`` and ``padded_tokens``;
         ``tokens_per_second`` at the median, without padding; and the row's status, reason and times.
     """
-    tokens = tokens_of(key, lengths)
+    tokens = len(lengths) * even(lengths) if key == "even" else sum(lengths)
     filled = side.layout == "masked" or (side.layout == "together" and pads(side.contender))
     return {
         "lengths": name,

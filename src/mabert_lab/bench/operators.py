@@ -47,11 +47,11 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
     """Measures both operators; see `mabert_lab.bench.results`.
 
     Returns:
-        ``environment``, ``rows`` (one per operator, side, dtype, shape and task), ``ratios`` (speed-up over each rival,
-        from medians), ``backward`` (time of the backward pass alone over the forward pass), and ``agreement`` (largest
-        difference from each rival's output, relative to its largest value). On a CPU ``memory`` (bytes that the scan
-        saves for its backward pass, and bytes of all states); on a GPU ``rates`` (bytes copied and exponentials a
-        second), and in each row ``peak_mib`` beyond the inputs.
+        ``environment``, ``rows`` (one per operator, side, dtype, shape and task, each with the ``ratio`` of its median
+        to mabert's, and of ``backward`` alone to the forward pass), and ``agreement`` (largest difference from each
+        rival's output, relative to its largest value). On a CPU ``memory`` (bytes that the scan saves for its backward
+        pass, and bytes of all states); on a GPU ``rates`` (bytes copied and exponentials a second), and in each row
+        ``peak_mib`` beyond the inputs.
 
     Raises:
         RuntimeError: An operator disagrees with the reference on this machine; nothing was timed.
@@ -64,7 +64,7 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
         environment["mambapy"] = metadata.version("mambapy")
     refuse_unless_correct(device)
     result: dict[str, Any] = {"environment": environment, "quick": quick, "device": device, "rows": []}
-    result |= {"memory": [], "rates": {}, "ratios": {}, "backward": {}, "agreement": {}}
+    result |= {"memory": [], "rates": {}, "agreement": {}}
 
     def limits() -> None:
         from mabert.ops.triton.limits import exponential_rate
@@ -86,14 +86,9 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
         found = (_on_gpu if on_gpu else interleave)(calls, **most, budget=budget)
         for (side, task), spread in found.items():
             row = _row(operator, side, dtype, batch, length, task, spread)
+            row |= {"ratio": spread.median_ms / found["mabert", task].median_ms}
+            row |= {"backward": spread.median_ms / found[side, "forward"].median_ms - 1} if task != "forward" else {}
             result["rows"].append(row | ({"peak_mib": _peak(calls[side, task]) / 2**20} if on_gpu else {}))
-        ours = {task: found["mabert", task].median_ms for task in TASKS}
-        result["backward"][cell] = ours["forward+backward"] / ours["forward"] - 1
-        result["ratios"] |= {
-            f"{cell}, {task}: {side} / mabert": spread.median_ms / ours[task]
-            for (side, task), spread in found.items()
-            if side != "mabert"
-        }
 
     jobs: dict[str, Callable[[], None]] = {"limits": limits} if on_gpu else {}
     for operator, dtype, batch, length, slow_rivals in _plan(quick, on_gpu):
@@ -127,10 +122,6 @@ def _laid_out(inputs: dict[str, Tensor], batch: int, device: str) -> dict[str, T
 def _of_steps(inputs: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """Changes those inputs that have a value a step, (batch, time, channel)."""
     return {name: change(tensor) if tensor.dim() == 3 else tensor for name, tensor in inputs.items()}
-
-
-def _turned(tensor: Tensor) -> Tensor:
-    return tensor.transpose(1, 2)
 
 
 def _on_gpu(calls: dict[tuple[str, str], Callable[[], object]], **limits: Any) -> dict[tuple[str, str], Spread]:
@@ -223,7 +214,7 @@ def conv_inputs(length: int, dtype: torch.dtype, channels: int = CHANNELS) -> di
 def _transformers_scan(**inputs: Tensor) -> Tensor:
     from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
-    turned = _of_steps(inputs, _turned)
+    turned = _of_steps(inputs, lambda x: x.mT)
     order = [turned[name] for name in _SCAN_INPUTS]
     return mamba_selective_scan(*order, delta_softplus=True).transpose(1, 2)
 
@@ -240,7 +231,7 @@ def _mamba_ssm_scan(**inputs: Tensor) -> Tensor:
     """Runs mamba-ssm's kernel, whose layout is batch, channel, time; see `_calls`."""
     from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 
-    return selective_scan_fn(**_of_steps(inputs, _turned), delta_softplus=True).transpose(1, 2)
+    return selective_scan_fn(**_of_steps(inputs, lambda x: x.mT), delta_softplus=True).mT
 
 
 def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -271,7 +262,7 @@ def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, f
 def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str, str], Callable[[], object]]:
     """Returns the timed calls by side and task; mamba-ssm's inputs lie in memory as it takes them, so
     that it copies nothing."""
-    as_taken = _of_steps(inputs, lambda x: _turned(_turned(x).contiguous())) if "mamba-ssm" in sides else {}
+    as_taken = _of_steps(inputs, lambda x: x.mT.contiguous().mT) if "mamba-ssm" in sides else {}
     return {
         (side, task): task_of(function, as_taken if side == "mamba-ssm" else inputs, task)
         for side, function in sides.items()
@@ -328,8 +319,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
         on = result["environment"]["device"] if result["device"] == "cuda" else f"{threads} thread{'s' * (threads > 1)}"
         title = f"{operator}, {CHANNELS} channels, {on}"
         heads = ("dtype", "steps", "task", "side"), ("ms", "range", "ratio", "")
-        lines = [_line(row, result) for row in rows]
-        console.print(table(title, *heads, lines, "ratio: its time over mabert's"))
+        console.print(table(title, *heads, map(_line, rows), "ratio: its time over mabert's"))
     for what, rate in result["rates"].items():
         console.print(f"{what}: {rate / 1e12:,.2f}e12 a second")
     for memory in result["memory"]:
@@ -340,15 +330,12 @@ def show(console: Console, result: dict[str, Any]) -> None:
         )
 
 
-def _line(row: dict[str, Any], result: dict[str, Any]) -> tuple[str, ...]:
-    size = f"{row['batch']} x {row['time']}" if result["device"] == "cuda" else row["time"]
-    cell = f"{row['operator']}, {row['dtype']}, {size}"
-    ratio = result["ratios"].get(f"{cell}, {row['task']}: {row['side']} / mabert")
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
     remark = ""
     if row["updates_per_second"]:
         remark = f"{row['updates_per_second'] / 1e9:.2f} G/s"
     elif row["side"] == "mabert" and row["task"] != "forward":
-        remark = f"bwd {result['backward'][cell]:.1f}x"
+        remark = f"bwd {row['backward']:.1f}x"
     return (
         {"float32": "fp32", "bfloat16": "bf16"}[row["dtype"]],
         f"{row['batch']} x {row['time']:,}",
@@ -356,6 +343,6 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> tuple[str, ...]:
         row["side"],
         three_digits(row["median_ms"]),
         f"{three_digits(row['fastest_ms'])}-{three_digits(row['slowest_ms'])}",
-        f"{three_digits(ratio)}x" if ratio else "",
+        "" if row["side"] == "mabert" else f"{three_digits(row['ratio'])}x",
         remark,
     )

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import bm25s
 import numpy as np
@@ -20,7 +20,6 @@ from mabert.files.places import find
 from mabert.files.sentences import SentenceFolder
 from mabert.infer.loaded import Loaded, device_named, load_for_use
 from mabert.infer.model import TextModel, load
-from mabert.infer.passages import Passages
 from mabert.machine.environment import resolve_precision
 from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
@@ -50,24 +49,13 @@ context windows are the mean over windows here."""
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs each step
 
 
-class Ranker(Protocol):
-    """A retrieval method."""
-
-    def index(self, texts: Sequence[str]) -> Any:
-        """Indexes the texts."""
-
-    def scores(self, queries: Sequence[str], index: Any) -> np.ndarray:
-        """Returns the similarity of each query to each text, (queries, texts)."""
+Ranker = Callable[[Sequence[str]], Callable[[Sequence[str]], np.ndarray]]
+"""A retrieval method: indexes texts; returns what gives the similarity of each query to each text, (queries, texts)."""
 
 
 class ByVectors:
-    """Cosine similarity of a model's vectors.
-
-    Args:
-        loaded: A MaBERT, prepacked.
-        sentences: What its folder says of text vectors, if it does: the pooling, else a mean, and the prompt.
-        longest: Maximum tokens read; texts beyond the model's positions are read in windows.
-    """
+    """Cosine similarity of the vectors of a MaBERT, prepacked, of at most `longest` tokens; texts beyond the model's
+    positions are read in windows. `sentences`, if its folder has it, says the pooling, else a mean, and the prompt."""
 
     def __init__(self, loaded: Loaded[Any], sentences: SentenceFolder | None, longest: int) -> None:
         self.loaded, self.longest = loaded, longest
@@ -81,64 +69,47 @@ class ByVectors:
             items = [{"input_ids": torch.tensor(each["input_ids"])} for each in encoded]
             return vectors(self.loaded.model, items, self.pooling)
 
-    def scores(self, queries: Sequence[str], index: np.ndarray) -> np.ndarray:
-        return self.index(queries) @ index.T
+    def __call__(self, texts: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
+        found = self.index(texts)
+        return lambda queries: self.index(queries) @ found.T
 
 
-class ByPassages:
-    """Cosine similarity of a text's most similar passage.
+def best_passage(model: TextModel, context: bool) -> Ranker:
+    """Ranks by the cosine similarity of a text's most similar passage; with `context`, passages come out of one pass
+    over their text, which is cut where the model ends."""
 
-    Args:
-        model: The model.
-        context: Whether passages come out of one pass over their text, which is cut where the model ends.
-    """
+    def index(texts: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
+        passages = model.passages(texts, PASSAGE, context=context, truncate=context, normalize=True, progress=False)
 
-    def __init__(self, model: TextModel, context: bool) -> None:
-        self.model, self.context = model, context
+        def scores(queries: Sequence[str]) -> np.ndarray:
+            near = model.embed(queries, normalize=True, truncate=True, progress=False) @ passages.vectors.T
+            found = np.full((len(texts), len(queries)), -1, dtype=near.dtype)  # a text without words has no passage
+            np.maximum.at(found, passages.text, near.T)
+            return found.T
 
-    def index(self, texts: Sequence[str]) -> tuple[Passages, int]:
-        way: dict[str, Any] = {"context": self.context, "truncate": self.context, "normalize": True, "progress": False}
-        return self.model.passages(texts, PASSAGE, **way), len(texts)
+        return scores
 
-    def scores(self, queries: Sequence[str], index: tuple[Passages, int]) -> np.ndarray:
-        passages, texts = index
-        near = self.model.embed(queries, normalize=True, truncate=True, progress=False) @ passages.vectors.T
-        found = np.full((texts, len(queries)), -1, dtype=near.dtype)  # a text without words has no passage
-        np.maximum.at(found, passages.text, near.T)
-        return found.T
+    return index
 
 
-class ByTfIdf:
-    """Cosine similarity of TF-IDF vectors."""
-
-    def __init__(self) -> None:
-        self.vectorizer = TfidfVectorizer(sublinear_tf=True)
-
-    def index(self, texts: Sequence[str]) -> Any:
-        return self.vectorizer.fit_transform(texts)
-
-    def scores(self, queries: Sequence[str], index: Any) -> np.ndarray:
-        return (self.vectorizer.transform(queries) @ index.T).toarray()
+def tf_idf(texts: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
+    """Ranks by the cosine similarity of TF-IDF vectors."""
+    vectorizer = TfidfVectorizer(sublinear_tf=True)
+    index = vectorizer.fit_transform(texts)
+    return lambda queries: (vectorizer.transform(queries) @ index.T).toarray()
 
 
-class ByBm25:
-    """BM25 (Robertson and Zaragoza 2009), with the usual k1 and b, by bm25s."""
-
-    def __init__(self) -> None:
-        self.words = partial(bm25s.tokenize, stopwords=None, show_progress=False)
-
-    def index(self, texts: Sequence[str]) -> bm25s.BM25:
-        found = bm25s.BM25(k1=1.2, b=0.75)
-        found.index(self.words(texts), show_progress=False)
-        return found
-
-    def scores(self, queries: Sequence[str], index: bm25s.BM25) -> np.ndarray:
-        asked = self.words(queries, return_ids=False)
-        nothing = np.zeros(index.scores["num_docs"], dtype=np.float32)
-        return np.stack([index.get_scores(words) if words else nothing for words in asked])
+def bm25(texts: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
+    """Ranks by BM25 (Robertson and Zaragoza 2009), with the usual k1 and b, by bm25s."""
+    words, index = partial(bm25s.tokenize, stopwords=None, show_progress=False), bm25s.BM25(k1=1.2, b=0.75)
+    index.index(words(texts), show_progress=False)
+    nothing = np.zeros(len(texts), dtype=np.float32)
+    return lambda queries: np.stack(
+        [index.get_scores(asked) if asked else nothing for asked in words(queries, return_ids=False)]
+    )
 
 
-WORDS: dict[str, Callable[[], Ranker]] = {"BM25": ByBm25, "TF-IDF": ByTfIdf}
+WORDS: dict[str, Ranker] = {"BM25": bm25, "TF-IDF": tf_idf}
 
 
 def together(*ways: np.ndarray) -> np.ndarray:
@@ -170,7 +141,7 @@ def rankers_of(name: str) -> dict[str, Ranker]:
         opened = open_model(place)
         loaded = load_for_use(opened, "encoder", precision="auto").prepacked()
         return within_and_beyond(name, loaded, opened.sentences) | by_passages(name)
-    known = Teacher.at(place)
+    known = Teacher.of(place)
     rankers = within_and_beyond(name, ready(known, known.copy), known.sentences)
     table = known.copy.base_model.embeddings.position_embeddings
     if known.longest < READS and table is not None:
@@ -192,9 +163,9 @@ def by_passages(name: str) -> dict[str, Ranker]:
     if find(name).fields.get("model_type") not in {family.model_type for family in FAMILIES.values()}:
         return {}
     model = load(name, precision="auto")
-    ways = {"best passage": ByPassages(model, False)}
+    ways = {"best passage": best_passage(model, False)}
     if pooling_of(model.opened.sentences, model.config) != "cls":
-        ways["best passage in context"] = ByPassages(model, True)
+        ways["best passage in context"] = best_passage(model, True)
     return {f"{name}, {way}": ranker for way, ranker in ways.items()}
 
 

@@ -121,19 +121,15 @@ def take_over(result: dict[str, Any], folder: Path, name: str) -> None:
     versions of torch and Triton.
     """
     asked = json.loads(to_json({key: value for key, value in result.items() if value not in ([], {})}))
+    here = asked.pop("environment")
     for path in sorted(folder.glob(f"*-{name}.json"), reverse=True):
         there = read_json(path)
-        if _same_request(asked, there):
+        then = there["environment"]
+        same = all(here.get(field) == then.get(field) for field in ("device", "processor", "sources"))
+        same &= all(here["packages"].get(each) == then["packages"].get(each) for each in ("torch", "triton"))
+        if same and asked.items() <= there.items():
             result.update(there)
             return
-
-
-def _same_request(asked: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
-    here, then = asked["environment"], there["environment"]
-    same_machine = all(here.get(field) == then.get(field) for field in ("device", "processor", "sources"))
-    same_versions = all(here["packages"].get(each) == then["packages"].get(each) for each in ("torch", "triton"))
-    rest = (field for field in asked if field != "environment")
-    return same_machine and same_versions and all(field in there and asked[field] == there[field] for field in rest)
 
 
 def in_short(row: Mapping[str, Any]) -> str:

@@ -276,7 +276,7 @@ def run(
 
     def job(name: str, ranker: Ranker, model: str | None = None) -> None:
         if model is not None:
-            ranker.index(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
+            ranker(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
         found[name] = [timed(ranker, search) for search in searches]
         add(name, name)
         if model is not None:
@@ -285,7 +285,7 @@ def run(
             whole = next(row for row in (f"{model}", f"{model}, mean over windows") if row in found)
             add(f"{whole} and best passage, with BM25", whole, name, "BM25")
 
-    jobs = {name: partial(job, name, make()) for name, make in WORDS.items()}
+    jobs = {name: partial(job, name, ranker) for name, ranker in WORDS.items()}
     jobs |= {name: partial(job, name, *pair) for name, pair in rankers.items()}
     return record(result, jobs, show, output, "retrieval")
 
@@ -293,9 +293,9 @@ def run(
 def timed(ranker: Ranker, search: Search) -> tuple[np.ndarray, float]:
     """Returns the scores, (queries, texts), and the milliseconds to index a text."""
     began = time.perf_counter()
-    index = ranker.index(search.texts)
+    scores = ranker(search.texts)
     took = time.perf_counter() - began
-    return ranker.scores(search.queries, index), 1e3 * took / len(search.texts)
+    return scores(search.queries), 1e3 * took / len(search.texts)
 
 
 def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:

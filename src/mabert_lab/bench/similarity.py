@@ -1,6 +1,7 @@
 """Measures text similarity by the cosine of a pair's vectors, without training: STS-B and MRPC."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     for name in models:
         place, precision = split(name)
-        model = load(place, precision=precision or None)
+        embed = partial(load(place, precision=precision or None).embed, normalize=True, truncate=True, progress=False)
         scores[name] = {
-            task: {"score": 100 * measured(task, cosines(model, first, second), labels), "pairs": len(labels)}
+            task: {"score": 100 * measured(task, (embed(first) * embed(second)).sum(1), labels), "pairs": len(labels)}
             for task, (first, second, labels) in pairs.items()
         }
     write({"environment": measured_on(), "scores": scores}, output, "similarity")
@@ -52,12 +53,6 @@ def pairs_of(task: str, data: str, splits: Sequence[str]) -> tuple[list[str], li
     there = load_glue(task, data, splits)
     first, second, labels = ([x for each in splits for x in column(there[each], name)] for name in COLUMNS)
     return first, second, np.asarray(labels, float)
-
-
-def cosines(model: Any, first: list[str], second: list[str]) -> np.ndarray:
-    """Computes the cosine of each pair, (pairs,)."""
-    a, b = (model.embed(texts, normalize=True, truncate=True, progress=False) for texts in (first, second))
-    return (a * b).sum(1)
 
 
 def measured(task: str, cosine: np.ndarray, labels: np.ndarray) -> float:

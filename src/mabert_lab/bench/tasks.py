@@ -17,10 +17,9 @@ from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
 from mabert.schema import IGNORED
 from mabert.train.objective import at_places, mean_over_scored
-from mabert_lab.bench.engines import ENGINES, Contender, contender, engine_of
+from mabert_lab.bench.engines import ENGINES, RUNTIMES, Contender, contender, engine_of
 from mabert_lab.bench.memory import synchronise
 from mabert_lab.bench.profiles import DTYPES, Cell, configured
-from mabert_lab.bench.runtimes import RUNTIMES
 
 EFFECTIVE_BATCH = 32
 SCORED_SHARE = 0.15

@@ -12,7 +12,7 @@ from mabert_lab.bench.bounds import bounds_of
 from mabert_lab.bench.memory import free_memory
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
-from mabert_lab.bench.worker import START, CellError, Ready, Worker
+from mabert_lab.bench.worker import START, CellError, Worker
 
 FIRST_CALL = 1.5
 """Factor on the time limit for a model's first call, which touches its memory for the first time."""
@@ -109,11 +109,6 @@ class Bounded(Spread):
         """Summarises samples given in seconds."""
         low, high = bounds_of(seconds)
         return cls(**asdict(Spread.of(seconds)), low_ms=1e3 * low, high_ms=1e3 * high)
-
-
-def spread_of(samples: Sequence[Sample]) -> Bounded:
-    """Summarises the whole times of samples."""
-    return Bounded.of([sample.whole for sample in samples])
 
 
 @dataclass(frozen=True)
@@ -232,8 +227,8 @@ class Bench:
         error = self.given_up.get(_kind(side, row))
         if error is not None:  # failed at a shorter input
             raise error
-        ready: Ready = self.workers[side].ask("prepare", cell, limit=START + self.protocol.limit)
-        self.rows[side] = replace(row, setting=ready.setting, batch=ready.batch, micro_batch=ready.micro_batch)
+        ready: dict[str, Any] = self.workers[side].ask("prepare", cell, limit=START + self.protocol.limit)
+        self.rows[side] = replace(row, **ready)
 
     def _memory(self, side: str) -> None:
         self.prepare(side)
@@ -252,9 +247,10 @@ class Bench:
         taken = take_turns({side: partial(self.sample, side) for side in ready}, self.protocol, self._failed)
         for side, samples in taken.items():
             self.samples[side] += samples
-            self.rows[side] = replace(self.rows[side], **asdict(spread_of(self.samples[side])))
+            spread = Bounded.of([each.whole for each in self.samples[side]])
+            self.rows[side] = replace(self.rows[side], **asdict(spread))
             if cell.measure == "training" and side != ANCHOR and ANCHOR in taken:
-                beside = spread_of(taken[ANCHOR])
+                beside = Bounded.of([each.whole for each in taken[ANCHOR]])
                 self.rows[side] = replace(self.rows[side], anchor_ms=beside.median_ms, anchor_samples=beside.samples)
             if cell.device == "cuda":
                 self.rows[side] = replace(self.rows[side], peak_mib=self.workers[side].ask("peak") / 2**20)

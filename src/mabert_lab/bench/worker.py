@@ -8,7 +8,7 @@ import platform
 import signal
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers.utils import logging
@@ -59,14 +59,6 @@ class CellError(Exception):
     def __init__(self, status: str, reason: str, seconds: float | None = None) -> None:
         super().__init__(f"{status}: {reason}")
         self.status, self.reason, self.seconds = status, reason, seconds
-
-
-class Ready(NamedTuple):
-    """A built model: its setting, the rows of the whole, and those of a call."""
-
-    setting: str
-    batch: int
-    micro_batch: int
 
 
 class Worker:
@@ -194,15 +186,16 @@ class Answers:
         self.name = name
         self.task: Any = None
 
-    def prepare(self, cell: Cell) -> Ready:
-        """Builds the model for a cell, replacing the previous one."""
+    def prepare(self, cell: Cell) -> dict[str, Any]:
+        """Builds the model for a cell, replacing the previous one; returns its `setting`, the rows of the whole
+        (`batch`) and those of a call (`micro_batch`)."""
         self.release()
         if cell.device == "cpu":  # a GPU's driver reserves more addresses than there is memory
             limit_memory(free_memory())
         self.task = make(self.name, cell)
         if cell.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        return Ready(self.task.setting, self.task.batch, self.task.micro_batch)
+        return {name: getattr(self.task, name) for name in ("setting", "batch", "micro_batch")}
 
     def call(self) -> Sample:
         """Runs the model once."""

@@ -110,7 +110,7 @@ def run_bench(options: argparse.Namespace) -> None:
     device_named(options.device)
     if options.quick:
         complain("a trial with small models, one call each: its numbers mean nothing")
-    bench = import_module(f"mabert_lab.bench.{MODULES.get(options.what, options.what)}")
+    bench = import_module(f"mabert_lab.bench.{'operators' if options.what == 'ops' else options.what}")
     there = {"device": options.device, "resume": options.resume}
     dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
@@ -127,10 +127,6 @@ def run_bench(options: argparse.Namespace) -> None:
         check_rows(bench.run(plan_of(options), options.quick, output, options.resume))
     else:
         bench.run(options.quick, output, **there)
-
-
-MODULES = {"ops": "operators"}
-"""Modules of measurements that have other names."""
 
 
 def check_rows(result: dict[str, Any]) -> None:

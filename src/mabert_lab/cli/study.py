@@ -141,9 +141,9 @@ def run_plan(plan: Any, root: Path) -> None:
     """Runs the cells and reports their outcome."""
     from mabert_lab.study.cells import CellFiles
     from mabert_lab.study.results import results_file, speed_of, write_results
-    from mabert_lab.study.runner import Runner, StudyProgress
+    from mabert_lab.study.runner import Runner, progress
 
-    runner = Runner(plan, root, StudyProgress(plan, root))
+    runner = Runner(plan, root, progress(plan, root))
     runner.finished = lambda: write_results(plan, root, runner.states)
     try:
         states = runner.run()

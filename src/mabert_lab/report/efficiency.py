@@ -17,18 +17,17 @@ from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report import paper
 
 
-def machine_of(environment: Mapping[str, Any], device: str | None = None, *, instructions: bool = True) -> str:
-    """Describes device or processor, threads and torch's version.
+def machine_of(environment: Mapping[str, Any], device: str | None = None) -> str:
+    """Describes device or processor, threads and torch's version; the processor with its vector instructions, because
+    processors of one name differ in AVX-512.
 
     Args:
         environment: As `mabert.machine.environment.environment` records it.
         device: Which of ``cpu`` and ``cuda`` was measured; default, both if there is a GPU.
-        instructions: Whether to name the processor's vector instructions if known, because processors of one name
-            differ in AVX-512.
     """
     processor, gpu = environment.get("processor"), environment.get("device")
-    if instructions and environment.get("instructions"):
-        processor = f"{processor} ({environment['instructions']})"
+    if instructions := environment.get("instructions"):
+        processor = f"{processor} ({instructions})"
     if device is None:
         where = processor if gpu in (None, "cpu") else f"{gpu}, {processor}"
     else:
@@ -187,16 +186,8 @@ def merged(files: Iterable[Results]) -> Results:
 
 
 def _machines(sources: Sequence[Source], device: str) -> dict[Source, str]:
-    """Returns the machine of each file; empty if there is only one.
-
-    A file without recorded instructions is assigned to the otherwise equal machine, if there is exactly one.
-    """
+    """Returns the machine of each file; empty if there is only one."""
     names = {file: machine_of(file.environment, device) for file in sources}
-    short = {file: machine_of(file.environment, device, instructions=False) for file in sources}
-    known = [file for file in sources if "instructions" in file.environment]
-    for file in set(sources).difference(known):
-        like = {names[each] for each in known if short[each] == short[file]}
-        names[file] = like.pop() if len(like) == 1 else names[file]
     return names if len(set(names.values())) > 1 else dict.fromkeys(names, "")
 
 

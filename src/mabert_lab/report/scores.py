@@ -509,8 +509,8 @@ def arm_averages(study: Study) -> pd.DataFrame:
     Columns are ``arm``, ``budget``, ``mean``, ``std``, ``seeds`` and ``paper``, the paper's average over the same
     tasks; missing values are NaN.
     """
-    wanted, papers = study.averaged, study.papers(study.averaged)
-    rows = []
+    wanted, rows = study.averaged, []
+    papers = [each.paper for each in study.columns if each.key in wanted and each.paper in paper.TASKS]
     for arm in study.arms:
         table, theirs = study.table(arm.budget), None
         if table is not None and papers and arm.paper in table.mean.index:

@@ -123,11 +123,6 @@ VERSION = 1
 
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
 
-_SIZES = {
-    "parameters": ("{:,.1f}", 1e-6, " M parameters"),
-    "tokens": ("{:,.1f}", 1e-6, " M tokens"),
-}
-
 QUESTIONS = {
     "tab:pattern_glue": "pattern",
     "tab:glue_full_budget": "baselines",
@@ -254,11 +249,6 @@ class Study:
         """Budgets of its arms, smallest first."""
         return sorted({arm.budget for arm in self.arms})
 
-    @property
-    def shares(self) -> list[str]:
-        """The budgets as printed."""
-        return [percent(budget) for budget in self.budgets]
-
     def size(self, budgets: Sequence[float] = ()) -> str:
         """Describes the size and training of its models at some budgets (default, the largest), or its scale if no
         pretraining is recorded."""
@@ -266,10 +256,10 @@ class Study:
         share = [f"{named} of the steps"] if budgets and self.budgets != list(budgets) else []
         arms = [arm.pretraining for arm in self.arms if arm.budget in (budgets or self.budgets[-1:])]
         found = []
-        for name, (form, unit, words) in _SIZES.items():
+        for name in ("parameters", "tokens"):
             if own := sorted(arm[name] for arm in arms if arm.get(name)):
-                ends = dict.fromkeys(form.format(end * unit) for end in (own[0], own[-1]))
-                found.append(" to ".join(ends) + words)
+                ends = dict.fromkeys(f"{end * 1e-6:,.1f}" for end in (own[0], own[-1]))
+                found.append(f"{' to '.join(ends)} M {name}")
         return ", ".join([*share, *found] or [f"scale {self.scale}"])
 
     @property
@@ -333,11 +323,6 @@ class Study:
         wanted = set(columns)
         names = [column.name for column in self.columns if column.key in wanted]
         return ("; " if any("," in name for name in names) else ", ").join(names) or "no task yet"
-
-    def papers(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Returns the paper's columns of those tasks that it has."""
-        wanted = set(columns)
-        return tuple(each.paper for each in self.columns if each.key in wanted and each.paper in paper.TASKS)
 
     def label_of(self, name: str) -> str:
         """Returns an arm's printed name."""

@@ -59,7 +59,8 @@ class Found:
         ``weakest``, the numbers of the weakest comparison, of a claim on most comparisons also how many came out how;
         ``where``, the place, of costs with those numbers, which no other table sums up."""
         letters, rows = costs.letters(self.efficiency), []
-        for each in verdicts(self.studies, self.efficiency, self.drifts):
+        measured = self.studies, self.efficiency, self.drifts
+        for each in chain.from_iterable(verdicts_on(claim, *measured) for claim in claims()):
             head, _, machine = each.place.partition(" on ")
             short = f"{head} on {letters[machine]}" if machine in letters else each.place
             weakest = each.numbers if each.claim.rule.get("most") else each.numbers.rpartition("; weakest ")[-1]
@@ -213,15 +214,10 @@ def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], l
     return tuple(sorted((study for _, study in latest.values()), key=place)), older
 
 
-def verdicts(studies: Sequence[Study] = (), results: Results | None = None, drifts: drift.Drifts = ()) -> list[Verdict]:
-    """Judges every claim at every place where it was measured, or once if nowhere."""
-    return [each for claim in claims() for each in verdicts_on(claim, studies, results, drifts)]
-
-
 def verdicts_on(
     claim: Claim, studies: Sequence[Study] = (), results: Results | None = None, drifts: drift.Drifts = ()
 ) -> list[Verdict]:
-    """Judges one claim; see `verdicts`."""
+    """Judges a claim at every place where it was measured, or once if nowhere."""
     if claim.kind == "scores":
         own = list(scores.of_studies(claim, studies))
         needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])

@@ -87,10 +87,6 @@ class CellFiles:
         """Reads the record of the run or of one seed; None if unfinished."""
         return read_json_if_there((self.run if seed is None else self.run / f"seed-{seed}") / RESULT)
 
-    def done(self, cell: Cell) -> bool:
-        """Checks whether the cell is finished."""
-        return self.finished(cell.seeds)
-
     def finished(self, seeds: Iterable[int]) -> bool:
         """Checks whether the records of the run and of these seeds exist.
 

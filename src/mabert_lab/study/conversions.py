@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.uses import class_for
 from mabert.conversion.choose import layers_kept
@@ -26,6 +26,9 @@ from mabert.train.recipe import check_seeds
 from mabert.train.run import RunFolder
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, absolute, without
 from mabert_lab.study.grid import Arm, ConvertSettings, Scale
+
+Model = tuple[PreTrainedConfig, PreTrainedTokenizerFast]
+"""What is known of a model before there is one."""
 
 BLOCK = 100
 """The fine-tunings of conversion c have the seeds from 100 c on. So conversions vary independently: no two share a head
@@ -53,7 +56,7 @@ class Conversions:
         if max(self.seeds) >= BLOCK:
             raise ValueError(f"seeds are {self.seeds}; where arms are conversions, they must be below {BLOCK}")
         check_seeds(self.tuned_under(self.asked.seeds))
-        self.known = Teacher.at(self.asked.teacher)
+        self.known = Teacher.of(self.asked.teacher)
         self.about = {"teacher": weights_hash(self.known.copy), "vocabulary": fingerprint(self.known.tokenizer)}
         self.text = text_of(self.asked.texts, self.asked.text_column)
         self.enough: set[tuple[int, int]] = set()
@@ -62,9 +65,9 @@ class Conversions:
         """Returns the fine-tuning seeds of the conversions with these seeds."""
         return [BLOCK * seed + each for seed in seeds for each in self.seeds]
 
-    def cells(self, title: str, arm: Arm) -> Iterator[tuple[str, Cell, PreTrainedConfig, list[int]]]:
-        """Yields each conversion of an arm: title, cell, the model's configuration, and its fine-tuning seeds. The
-        unchanged teacher comes once, with the seeds of all conversions."""
+    def cells(self, title: str, arm: Arm) -> Iterator[tuple[str, Cell, Model, list[int]]]:
+        """Yields each conversion of an arm: title, cell, model, and its fine-tuning seeds. The unchanged teacher comes
+        once, with the seeds of all conversions."""
         fields = {**self.asked.recipe, **(arm.convert or {})}
         try:
             recipe = check(ConversionRecipe, fields)
@@ -94,8 +97,8 @@ class Conversions:
             cut(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed)
         self.enough.add((recipe.length, recipe.tokens))
 
-    def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, PreTrainedConfig]:
-        """Returns the cell of one conversion, and the configuration of its model."""
+    def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, Model]:
+        """Returns the cell of one conversion, and its model."""
         letters = recipe.pattern
         if letters == "auto":  # which layers it will choose is not known yet, but how many is
             depth = self.known.copy.config.num_hidden_layers
@@ -121,7 +124,7 @@ class Conversions:
             steps=math.ceil(recipe.tokens / recipe.batch_tokens) if learns else 0,
             parameters=parameters_of(class_for("encoder", config), config),
         )
-        return cell, config
+        return cell, (config, self.known.tokenizer)
 
 
 def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]]:

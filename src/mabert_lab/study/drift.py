@@ -159,14 +159,10 @@ def _curves(
     model.config._attn_implementation = "sdpa" if regime.attention == "masked" else _OPEN
     curves: dict[str, list[float]] = {name: [] for name in VECTORS}
     for length in lengths:
-        distances: dict[str, list[Tensor]] = {name: [] for name in VECTORS}
-        for ids, reference in zip(groups, alone, strict=True):
-            padded, mask = _pad(ids, length, regime.side, pad_id)
-            vectors = _vectors(model, padded, mask)
-            for name in VECTORS:
-                distances[name].append(cosine_distance(vectors[name], reference[name]))
-        for name in VECTORS:
-            curves[name].append(torch.cat(distances[name]).mean().item())
+        padded = [_vectors(model, *_pad(ids, length, regime.side, pad_id)) for ids in groups]
+        for name, curve in curves.items():
+            far = [cosine_distance(one[name], other[name]) for one, other in zip(padded, alone, strict=True)]
+            curve.append(torch.cat(far).mean().item())
     return curves
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.registry import family_named
 from mabert.baselines.uses import class_for
@@ -22,10 +22,10 @@ from mabert.machine.environment import fast_dtype, resolve_precision
 from mabert.machine.memory import parameters_of
 from mabert.train.finetune_run import OF_MABERT, epochs_of, longest_input, tuned_config
 from mabert.train.pretrain_run import FREE, model_config
-from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, as_mapping
+from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
 from mabert.train.vocabulary import find_tokenizer
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without
-from mabert_lab.study.conversions import Conversions
+from mabert_lab.study.conversions import Conversions, Model
 from mabert_lab.study.grid import Arm, Scale, Study
 from mabert_lab.study.tasks import LoadedTask
 
@@ -88,46 +88,35 @@ class Planner:
         self.tasks = {name: task.load(data) for name, task in scale.tasks.items()}
         self.digests = {name: task.digest() for name, task in self.tasks.items()}
         self.texts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        self.models: dict[str, tuple[PreTrainedConfig, PreTrainedTokenizerFast]] = {}
-        self.converter: Conversions | None = None
 
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
         """Plans a study at this planner's scale."""
         plan = Plan(name, scale_name, study, self.scale, self.tasks)
         own: dict[Any, list[float]] = {**self.scale.budgets}
         budgets = own.get(name, study.budgets)
+        converter = Conversions(self.scale) if study.converts else None
         for budget in budgets:
             for title, arm in study.arms.items():
                 at_budget = f"{title}, {100 * budget:g}%"
-                if study.converts:
-                    models = self.conversions(title, arm)
+                if converter is not None:
+                    models = converter.cells(title, arm)
                 else:
                     which = at_budget if len(budgets) > 1 else title
-                    models = [(which, self.pretraining(at_budget, arm, budget), self.scale.seeds)]
-                for which, start, seeds in models:
+                    models = iter([(which, *self.pretraining(at_budget, arm, budget), self.scale.seeds)])
+                for which, start, model, seeds in models:
                     plan.cells.setdefault(start.name, start)
                     row = Row(title, budget, start.name)
                     plan.rows.append(row)
                     for name, task in self.tasks.items():
-                        cell = self.finetuning(which, arm, task, start, seeds)
+                        cell = self.finetuning(which, arm, task, start, model, seeds)
                         plan.cells.setdefault(cell.name, cell)
                         row.finetunings[name] = cell.name
         laid_out = to_json([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
         plan.scale_name = f"{scale_name}-{hashlib.sha256(laid_out.encode()).hexdigest()[:4]}"
         return plan
 
-    def conversions(self, title: str, arm: Arm) -> list[tuple[str, Cell, list[int]]]:
-        """Returns the conversions of an arm, each with its title and fine-tuning seeds."""
-        if self.converter is None:
-            self.converter = Conversions(self.scale)
-        models = []
-        for which, cell, config, seeds in self.converter.cells(title, arm):
-            self.models[cell.name] = config, self.converter.known.tokenizer
-            models.append((which, cell, seeds))
-        return models
-
-    def pretraining(self, title: str, arm: Arm, budget: float) -> Cell:
-        """Returns the pretraining cell of an arm."""
+    def pretraining(self, title: str, arm: Arm, budget: float) -> tuple[Cell, Model]:
+        """Returns the pretraining cell of an arm, and its model."""
         try:
             recipe = self.scale.pretraining(arm, budget)
         except ValueError as error:
@@ -146,36 +135,31 @@ class Planner:
         content = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
         content["model"] = without(config.to_dict(), UNLEARNT)
         content["training"]["precision"] = resolve_precision(recipe.training.precision)
-        about = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}
+        about, order = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}, as_mapping(recipe)
+        order["data"]["sources"] = [absolute(source) for source in order["data"]["sources"]]  # to run from any folder
         cell = Cell(
             {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
-            {"recipe": placed(as_mapping(recipe))},
+            {"recipe": order},
             f"pretrain {title}",
             steps=recipe.training.steps,
             parameters=parameters_of(class_for("masked_lm", config), config),
         )
-        self.models[cell.name] = config, tokenizer
-        return cell
+        return cell, (config, tokenizer)
 
-    def own(self, start: Cell, recipe: FinetuneRecipe) -> dict[str, Any]:
-        """Returns pooling and masking, from the model that fine-tuning starts from if the recipe does not set them."""
-        model = start.content["recipe"]["model"]
-        return {name: getattr(recipe, name) or model.get(name) for name in OF_MABERT}
-
-    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, seeds: list[int]) -> Cell:
+    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, model: Model, seeds: list[int]) -> Cell:
         """Returns the fine-tuning cell of a model on a task under some seeds.
 
         Raises:
             ValueError: The model cannot be fine-tuned this way; raised here and not after its pretraining.
         """
         recipe = self.scale.finetuning(arm, task.asked)
+        config, tokenizer = model
         try:
-            config, tokenizer = self.models[start.name]
             longest_input(tuned_config(config, recipe, {}, pools=True), tokenizer, recipe.max_length)
         except ValueError as error:
             raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
         rows = len(task.splits["train"])
-        epochs = epochs_of(recipe, task.task, rows)
+        epochs, begun = epochs_of(recipe, task.task, rows), start.content["recipe"]["model"]
         content = {
             "format": FORMAT,
             "kind": "finetuning",
@@ -186,7 +170,7 @@ class Planner:
                 **without(dataclasses.asdict(recipe), ("report_to",)),
                 "epochs": epochs,
                 "precision": resolve_precision(recipe.precision),
-                **self.own(start, recipe),
+                **{name: getattr(recipe, name) or begun.get(name) for name in OF_MABERT},
             },
         }
         rates = len(recipe.learning_rates or ())
@@ -238,12 +222,6 @@ class Planner:
         return self.texts[key]
 
 
-def placed(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Makes a recipe's paths absolute, so that it can be run from any folder."""
-    recipe["data"]["sources"] = [absolute(source) for source in recipe["data"]["sources"]]
-    return recipe
-
-
 def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:
     """Yields the cells with their files, each before those that start from it."""
     for cell in plan.cells.values():
@@ -282,7 +260,7 @@ def emulated_precision(plan: Plan, root: Path) -> str | None:
     Returns:
         One line with the fields that ask for it; None if there are none.
     """
-    left = [cell for cell, files in cells_of(plan, root) if not files.done(cell)]
+    left = [cell for cell, files in cells_of(plan, root) if not files.finished(cell.seeds)]
     asked = (precision_of(cell, cell.order["recipe"]) for cell in left)
     fields = dict.fromkeys(field for field, recipe in asked if recipe["precision"] == "bf16")
     if not fields or fast_dtype() != "float32":

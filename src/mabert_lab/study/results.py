@@ -14,7 +14,6 @@ from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import Cell, CellFiles, without
 from mabert_lab.study.conversions import BLOCK
-from mabert_lab.study.grid import Arm
 from mabert_lab.study.plan import TOKENIZERS, Plan, Row
 from mabert_lab.study.runner import Status
 
@@ -51,8 +50,10 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
     shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
+    by_arm = itertools.groupby(plan.rows, key=lambda row: (row.arm, row.budget))  # a row, or one for each conversion
     asked = plan.scale.convert if plan.study.converts else None
     start = {"conversion": dataclasses.asdict(asked)} if asked else {"pretraining": plan.scale.pretrain}
+    differs = ("convert" if plan.study.converts else "pretrain", "finetune")
     return {
         "kind": "study",
         "version": VERSION,
@@ -64,27 +65,13 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
         "settings": {
             **start,
             "finetuning": plan.scale.finetune,
-            "arms": {name: settings_of(arm) for name, arm in plan.study.arms.items()},
+            "arms": {title: {name: getattr(arm, name) for name in differs} for title, arm in plan.study.arms.items()},
             "tasks": {name: tuning(plan, name) for name in plan.tasks},
             "seeds": plan.scale.seeds,
         },
         "columns": shown,
-        "rows": [found(plan, root, rows, columns, states) for rows in by_arm(plan)],
+        "rows": [found(plan, root, list(rows), columns, states) for _, rows in by_arm],
     }
-
-
-def settings_of(arm: Arm) -> dict[str, Any]:
-    """Returns the settings in which an arm differs."""
-    start = {"pretrain": arm.pretrain} if arm.convert is None else {"convert": arm.convert}
-    return {**start, "finetune": arm.finetune}
-
-
-def by_arm(plan: Plan) -> list[list[Row]]:
-    """Groups rows by arm and budget: one row, or one for each conversion."""
-    together: dict[tuple[str, float], list[Row]] = {}
-    for row in plan.rows:
-        together.setdefault((row.arm, row.budget), []).append(row)
-    return list(together.values())
 
 
 def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
@@ -135,16 +122,15 @@ def found(
         status = states.get(name, Status())
         if status.state in ("failed", "blocked"):
             failed.append({"cell": name, "column": column["key"], "seed": None, "reason": status.reason})
+    made = [started(plan, root, row.pretraining, states) for row in rows]
+    start = made[0]
     if plan.study.converts:
-        made = [converted(plan, root, row.pretraining, states) for row in rows]
         state = min(made, key=lambda each: STATES.index(each["status"]))
         start = {**{name: state[name] for name in ("cell", "parameters", "status", "reason")}, "conversions": made}
         scores = {
             key: {metric: by_conversion(seeds, plan.scale.seeds) for metric, seeds in metrics.items()}
             for key, metrics in scores.items()
         }
-    else:
-        start = pretrained(plan, root, rows[0].pretraining, states)
     return {
         "arm": rows[0].arm,
         "paper": plan.study.arms[rows[0].arm].paper,
@@ -166,28 +152,30 @@ def by_conversion(scores: Mapping[str, float], seeds: Sequence[int]) -> dict[str
     return {str(which): statistics.mean(own[seed] for seed in seeds) for which, own in whole.items()}
 
 
-def converted(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
-    """Returns the outcome of a conversion: its schedule, and its agreement with the teacher beside that of a constant
-    (the floor); both None for the teacher itself."""
-    result, cell = CellFiles(root, name).result(), plan.cells[name]
-    known = {"cell": name, "seed": cell.content["recipe"]["seed"], "parameters": cell.parameters}
-    if result is None:
-        return {**known, **unfinished(states.get(name, Status()))}
-    bands = list(result["outcome"].get("agreement", {"bands": {}})["bands"].values())
-    cosines = {
-        side: sum(band["texts"] * band[side]["cosine"] for band in bands) / sum(band["texts"] for band in bands)
-        if bands
-        else None
-        for side in ("student", "floor")
+def started(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
+    """Returns the record of a pretraining or a conversion: its outcome, or why there is none."""
+    cell, result, status = plan.cells[name], CellFiles(root, name).result(), states.get(name, Status())
+    converts = cell.kind == "conversion"
+    known = {
+        "cell": name,
+        **({"seed": cell.content["recipe"]["seed"]} if converts else {}),
+        "parameters": cell.parameters,
     }
-    about = {"pattern": result["outcome"]["pattern"], "cosine": cosines["student"], "floor": cosines["floor"]}
-    return {**known, "status": "done", "reason": None, **about, "seconds": result["seconds"]}
+    if result is None:
+        shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
+        return {**known, "status": shown, "reason": status.reason}
+    outcome = converted(result) if converts else pretrained(cell, root, result)
+    return {**known, "status": "done", "reason": None, **outcome, "seconds": result["seconds"]}
 
 
-def unfinished(status: Status) -> dict[str, Any]:
-    """Returns the record of a cell without a result."""
-    shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
-    return {"status": shown, "reason": status.reason}
+def converted(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a conversion's schedule, and its agreement with the teacher beside that of a constant (the floor); both
+    None for the teacher itself."""
+    bands = result["outcome"].get("agreement", {"bands": {}})["bands"].values()
+    texts = sum(band["texts"] for band in bands)
+    sums = [sum(band["texts"] * band[side]["cosine"] for band in bands) for side in ("student", "floor")]
+    cosine, floor = (each / texts if texts else None for each in sums)
+    return {"pattern": result["outcome"]["pattern"], "cosine": cosine, "floor": floor}
 
 
 PEAKS = {"H100": 989e12, "H200": 989e12}
@@ -208,24 +196,14 @@ def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:
     return {"tokens_per_second": rate, "share_of_peak": rate * operations / peak if rate and peak else None}
 
 
-def pretrained(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
+def pretrained(cell: Cell, root: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the outcome of a pretraining."""
-    files, status = CellFiles(root, name), states.get(name, Status())
-    result = files.result()
-    known = {"cell": name, "parameters": plan.cells[name].parameters}
-    if result is None:
-        return {**known, **unfinished(status)}
-    outcome = {key: result["outcome"][key] for key in OUTCOME}
     # Found by name in this folder, because the recorded path is that of the machine that ran the cell.
     tokenizer = root / TOKENIZERS / Path(result["request"]["tokenizer"]).name / "origin.json"
     origin = (read_json_if_there(tokenizer) or {}).get("tokenizer")
     return {
-        **known,
-        "status": "done",
-        "reason": None,
-        **outcome,
-        "seconds": result["seconds"],
-        **speed_of(plan.cells[name], result),
+        **{key: result["outcome"][key] for key in OUTCOME},
+        **speed_of(cell, result),
         "tokenizer": origin,
         "tokenizer_trained": (origin or "").startswith(TRAINED),
         "commit": result["environment"]["commit"],

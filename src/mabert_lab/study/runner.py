@@ -83,7 +83,7 @@ class Runner:
         self.context = context(WORK)
         for cell, files in cells_of(self.plan, self.root):
             self.failed_before[cell.name] = files.failure_mark()
-            if files.done(cell):
+            if files.finished(cell.seeds):
                 remove_checkpoints(files)  # a kill may have prevented it before
         with ended_as_interrupted():
             while (name := self.next()) is not None:
@@ -118,7 +118,7 @@ class Runner:
         for cell, files in cells_of(self.plan, self.root):
             status = self.states.setdefault(cell.name, Status())
             failed_here = status.reason if status.state in ("failed", "elsewhere") else None
-            if files.done(cell):
+            if files.finished(cell.seeds):
                 status.state, status.reason = "done", None
             elif is_running(files):  # another runner may retry what failed here; this one does not
                 status.state, status.reason = "elsewhere", failed_here
@@ -168,7 +168,7 @@ class Runner:
         elif code == STOPPED:
             status.state = "waiting"
             raise KeyboardInterrupt("the running cell was interrupted")
-        elif code == 0 and files.done(cell):
+        elif code == 0 and files.finished(cell.seeds):
             status.state = "done"
         else:
             if code != 1:
@@ -201,34 +201,22 @@ def stop(process: Any) -> None:
         raise
 
 
-class StudyProgress:
-    """Prints a line for every change of a cell.
+def progress(plan: Plan, root: Path, console: Console | None = None) -> Watcher:
+    """Returns what prints a line for every change of a cell, to standard error if no console is given: with the log of
+    one that begins, and the reason of one that failed."""
+    output, printed = console or Console(stderr=True), dict[str, str]()
 
-    Args:
-        plan: The plan that runs.
-        root: Folder of the study.
-        console: Output; default, standard error.
-    """
-
-    def __init__(self, plan: Plan, root: Path, console: Console | None = None) -> None:
-        self.plan, self.root = plan, root
-        self.console = console or Console(stderr=True)
-        self.printed: dict[str, str] = {}
-
-    def __call__(self, states: Mapping[str, Status]) -> None:
-        """Prints what changed since the last call."""
-        for name, status in states.items():
-            if status.state != self.printed.get(name, "waiting") and status.state not in ("waiting", "elsewhere"):
-                self.printed[name] = status.state
-                self.console.print(Text(self.line(name, status, states)), soft_wrap=True)
-
-    def line(self, name: str, status: Status, states: Mapping[str, Status]) -> str:
-        """Describes one change: the log of a cell that begins, the reason of one that failed."""
-        took = "" if status.seconds is None else f" in {timedelta(seconds=round(status.seconds))}"
-        about = str(CellFiles(self.root, name).log) if status.state == "running" else status.reason
+    def show(states: Mapping[str, Status]) -> None:
         done = sum(each.state == "done" for each in states.values())
-        line = f"{done}/{len(states)} done  {status.state}{took}  {self.plan.cells[name].title} ({name})"
-        return f"{line}: {about}" if about else line
+        for name, status in states.items():
+            if status.state not in (printed.get(name), "waiting", "elsewhere"):
+                printed[name] = status.state
+                took = "" if status.seconds is None else f" in {timedelta(seconds=round(status.seconds))}"
+                about = CellFiles(root, name).log if status.state == "running" else status.reason
+                line = f"{done}/{len(states)} done  {status.state}{took}  {plan.cells[name].title} ({name})"
+                output.print(Text(f"{line}: {about}" if about else line), soft_wrap=True)
+
+    return show
 
 
 def show_plan(plan: Plan, root: Path, console: Console) -> None:
@@ -240,7 +228,7 @@ def show_plan(plan: Plan, root: Path, console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     left = []
     for cell, files in cells_of(plan, root):
-        done = files.done(cell)
+        done = files.finished(cell.seeds)
         if not done:
             left.append(cell.kind)
         steps = "" if cell.steps is None else f"{cell.steps:,}"

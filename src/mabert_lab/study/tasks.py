@@ -180,17 +180,12 @@ class LoadedTask:
 
     def digest(self) -> str:
         """A hash of all texts and labels, which identifies the examples."""
-        sha = hashlib.sha256()
+        sha, there = hashlib.sha256(), next(iter(self.splits["train"]))
         for name, rows in self.splits.items():
             sha.update(f"{name} {len(rows)}\n".encode())
-            for field_name in self.fields("text_a", "text_b", "label"):
+            for field_name in filter(there.__contains__, ("text_a", "text_b", "label")):
                 sha.update(to_json(column(rows, field_name)).encode())
         return sha.hexdigest()[:16]
-
-    def fields(self, *names: str) -> list[str]:
-        """Returns those of the named columns that the examples have."""
-        there = next(iter(self.splits["train"]))
-        return [name for name in names if name in there]
 
     def unofficial_rows(self, split: str) -> str | None:
         """Returns the number of rows if it differs from GLUE's; None if it is GLUE's."""
@@ -218,25 +213,21 @@ class LoadedTask:
 
     def columns(self, epochs: int) -> list[dict[str, Any]]:
         """Returns the task's columns in the results, for the report."""
-        columns = []
-        for split in self.splits:
-            if split == "train":
-                continue
-            key = KEYS.get(split, self.task.name)
-            columns.append(
-                {
-                    "key": key,
-                    "title": self.asked.title or TITLES.get(key, key),
-                    "metric": self.task.main_metric,
-                    "paper": self.asked.paper or (key if key in IN_PAPER else None),
-                    "sample": self.asked.sample or self.unofficial_rows(split),
-                    "train": len(self.splits["train"]),
-                    "validation": len(self.splits[split]),
-                    "epochs": epochs,
-                    "constant": self.constants[split],
-                    "source": self.data,
-                    "split": split,
-                    "task": self.task.name,
-                }
-            )
-        return columns
+        return [
+            {
+                "key": (key := KEYS.get(split, self.task.name)),
+                "title": self.asked.title or TITLES.get(key, key),
+                "metric": self.task.main_metric,
+                "paper": self.asked.paper or (key if key in IN_PAPER else None),
+                "sample": self.asked.sample or self.unofficial_rows(split),
+                "train": len(self.splits["train"]),
+                "validation": len(self.splits[split]),
+                "epochs": epochs,
+                "constant": self.constants[split],
+                "source": self.data,
+                "split": split,
+                "task": self.task.name,
+            }
+            for split in self.splits
+            if split != "train"
+        ]

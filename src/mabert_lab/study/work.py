@@ -65,7 +65,7 @@ def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None
 def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
     """Does the work of a conversion's cell."""
     recipe, planned = check(ConversionRecipe, order["recipe"]), order["content"]
-    known = Teacher.at(order["teacher"])
+    known = Teacher.of(order["teacher"])
     check_unchanged("the teacher", planned["teacher"], weights_hash(known.copy))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.tokenizer))
     if "text" not in planned:  # nothing is trained
@@ -87,18 +87,9 @@ def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int],
     recipe = check(FinetuneRecipe, order["recipe"])
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
     check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
-    finetune(
-        CellFiles(files.root, order["start"]).run,
-        loaded.task,
-        loaded.splits,
-        files.run,
-        recipe,
-        seeds,
-        source={"data": order["data"]},
-        resume=begun,
-        trusted=True,
-        keep_models=False,
-    )
+    start, source = CellFiles(files.root, order["start"]).run, {"data": order["data"]}
+    work = loaded.task, loaded.splits, files.run, recipe, seeds
+    finetune(start, *work, source=source, resume=begun, trusted=True, keep_models=False)
 
 
 def check_unchanged(what: str, planned: Any, found: Any) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from mabert.data.tokenizer import load_tokenizer
 from mabert.infer.model import load
 from mabert_lab.bench import rankers, retrieval
-from mabert_lab.bench.rankers import ByBm25, ByTfIdf, grouped, rankers_of, together
+from mabert_lab.bench.rankers import WORDS as BY_WORDS
+from mabert_lab.bench.rankers import bm25, grouped, rankers_of, together
 from mabert_lab.bench.retrieval import (
     by_common_words,
     by_first_sentence,
@@ -140,21 +141,21 @@ def test_places_are_those_of_a_sorted_list_and_ties_come_first(seed, number):
 
 def test_bm25_is_its_formula():
     texts = ["red red cat", "red dog and a mouse", "blue bird"]
-    found = ByBm25()
-    scores = found.scores(["red cat", "bird"], found.index(texts))
+    ranked = bm25(texts)
+    scores = ranked(["red cat", "bird"])
     lengths = np.array([3, 4, 2])  # "a" is no word to it
     damping = 1.2 * (0.25 + 0.75 * lengths / lengths.mean())
     red, once = np.log(1 + 1.5 / 2.5), np.log(1 + 2.5 / 1.5)
     assert scores[0, 0] == pytest.approx(red * 2 / (2 + damping[0]) + once / (1 + damping[0]))
     assert scores[0, 1] == pytest.approx(red / (1 + damping[1]))
     assert scores[1].tolist() == [0, 0, pytest.approx(once / (1 + damping[2]))]
-    assert not found.scores(["zebra", "?"], found.index(texts)).any()
+    assert not ranked(["zebra", "?"]).any()
 
 
-@pytest.mark.parametrize("ranker", [ByBm25, ByTfIdf])
+@pytest.mark.parametrize("ranker", BY_WORDS.values(), ids=BY_WORDS)
 def test_words_find_what_has_them(ranker):
     search = by_second_half([" ".join([word, *WORDS[:20], word]) for word in ("alpha", "beta", "gamma")])
-    found = measured(search, *timed(ranker(), search))
+    found = measured(search, *timed(ranker, search))
     assert (found["top1"], found["mrr10"], found["texts"], found["queries"]) == (1, 1, 3, 3)
     assert found["ms"] > 0
 
@@ -266,7 +267,7 @@ def test_questions_of_ones_own_are_asked_of_their_texts_alone(tmp_path, capsys, 
 
 def test_a_text_without_words_is_found_by_nothing_and_spoils_nothing(teacher):
     ranker = rankers_of(str(teacher))[f"{teacher}, best passage"]
-    scores = ranker.scores(["cat", "mouse"], ranker.index(["", "a red cat sat"]))
+    scores = ranker(["", "a red cat sat"])(["cat", "mouse"])
     assert (scores[:, 1] > scores[:, 0]).all()
     assert np.isfinite(together(scores, np.array([[0.0, 0.0], [0.0, 1.0]]))).all()
 

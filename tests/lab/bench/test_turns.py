@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
 from mabert_lab.bench.turns import Bench, Protocol, take_turns
-from mabert_lab.bench.worker import CellError, Ready
+from mabert_lab.bench.worker import CellError
 
 CELL = Cell("latency", "best", "bfloat16", 24, small=True)
 TRAINING = replace(CELL, measure="training", small=False)
@@ -80,7 +80,7 @@ class Scripted:
 
     def ask(self, question, *arguments, limit=0.0):
         if question == "prepare":
-            return Ready("sdpa", 32, 8)
+            return {"setting": "sdpa", "batch": 32, "micro_batch": 8}
         if question == "memory":
             return {"peak": 3 << 20, "weights": 2 << 20, "resident": None}
         if question == "bound":

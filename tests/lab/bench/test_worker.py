@@ -14,7 +14,7 @@ from mabert.machine import memory as machine_memory
 from mabert_lab.bench import memory
 from mabert_lab.bench import worker as worker_module
 from mabert_lab.bench.profiles import Cell
-from mabert_lab.bench.worker import CellError, Ready, serve, status_of
+from mabert_lab.bench.worker import CellError, serve, status_of
 from tests.patience import HANG
 
 
@@ -72,7 +72,7 @@ def worker():
 @pytest.mark.slow
 def test_a_worker_measures_and_says_why_it_cannot(worker):
     assert worker.ask("parameters") == 109_483_778
-    assert worker.ask("prepare", cell(profile="paper")) == Ready("sdpa_plain", 1, 1)
+    assert worker.ask("prepare", cell(profile="paper")) == {"setting": "sdpa_plain", "batch": 1, "micro_batch": 1}
     assert worker.ask("call").whole > 0
     held = worker.ask("memory")
     assert held["peak"] > held["weights"] > 0

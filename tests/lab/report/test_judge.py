@@ -19,7 +19,6 @@ from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, claims, judge, overall
 from mabert_lab.report.studies import Arm
 from mabert_lab.report.whole import of_paper, papers_results, papers_study, verdicts_on
-from mabert_lab.report.whole import verdicts as every_verdict
 from mabert_lab.study.grid import load_scale, load_study
 from tests.lab.report.studies import LABELS
 
@@ -271,7 +270,7 @@ def test_drift_is_judged_for_each_model_at_its_own_place(claim):
 
 def test_what_is_rounding_is_shown_as_0():
     rounding = {masking: [2.4e-15, 2.4e-15] for masking in ("none", "pre", "post", "pre+post")}
-    found = every_verdict(drifts=curves(**rounding))
+    found = [each for claim in claims() for each in verdicts_on(claim, (), None, curves(**rounding))]
     assert not [each.numbers for each in found if re.search(r"e-1\d", each.numbers)]
     assert "no mask 0" in {each.numbers for each in found}
 

@@ -8,7 +8,7 @@ import pytest
 from mabert.schema.check import check
 from mabert_lab.report import paper
 from mabert_lab.report.document import FLAG, MISSING, markdown
-from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, papers_table
+from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, claims, papers_table
 from mabert_lab.report.scores import (
     arm_averages,
     arm_chart,
@@ -23,7 +23,7 @@ from mabert_lab.report.scores import (
     side_by_side,
 )
 from mabert_lab.report.studies import read_study
-from mabert_lab.report.whole import Found, report, verdicts
+from mabert_lab.report.whole import Found, report, verdicts_on
 from mabert_lab.study.grid import Study
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, of_all_budgets, read, row, study
 
@@ -264,7 +264,7 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     assert "## By conversion" not in told(read([]))
     assert "Too few seeds" not in whole
     assert "Average score of each model: Study" in whole
-    assert {each.verdict for each in verdicts((found,))} == {UNMEASURED}
+    assert {each.verdict for claim in claims() for each in verdicts_on(claim, (found,), None, ())} == {UNMEASURED}
     assert not re.search("^## What (is decided|cannot be told)", whole, re.M)
 
 

@@ -279,7 +279,7 @@ def test_the_steps_of_every_seed_count(tmp_path):
 
 def test_nothing_is_done_in_an_empty_folder(tmp_path):
     plan = planned(tmp_path, tmp_path / "root")
-    assert not any(files.done(cell) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))
+    assert not any(files.finished(cell.seeds) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))
     assert CellFiles(tmp_path, "x").why_failed() is None
 
 

@@ -273,9 +273,9 @@ def test_the_encoders_own_arm_goes_on_after_a_stop(tmp_path, fields, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             do_conversion(files, order, begun=False)
     assert files.begun
-    assert not files.done(cell)
+    assert not files.finished(cell.seeds)
     do_conversion(files, order, begun=True)
-    assert files.done(cell)
+    assert files.finished(cell.seeds)
     assert MaBertModel.from_pretrained(files.run).config.layer_pattern == "TTT"
 
 
@@ -291,7 +291,7 @@ def test_a_conversion_killed_at_any_point_ends_with_the_same_weights_and_the_stu
         (root / "last").write_text(last)
         assert ended(cell, root, serve_until) == -signal.SIGKILL
         assert (CellFiles(root, cell.name).run / "unfinished" / last).is_dir()
-        assert not CellFiles(root, cell.name).done(cell)
+        assert not CellFiles(root, cell.name).finished(cell.seeds)
     (root / "last").unlink()
     assert (ended(cell, root, serve_until), ended(cell, whole, serve_until)) == (0, 0)
     ours, theirs = (CellFiles(place, cell.name).run / "model.safetensors" for place in (root, whole))

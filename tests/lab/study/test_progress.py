@@ -6,7 +6,7 @@ from rich.console import Console
 from mabert_lab import cli
 from mabert_lab.study import plan as plans
 from mabert_lab.study.cells import CellFiles
-from mabert_lab.study.runner import Status, StudyProgress, show_plan
+from mabert_lab.study.runner import Status, progress, show_plan
 from tests.bad_input.conftest import refusal
 from tests.lab.study.helpers import planned, world, written
 
@@ -18,11 +18,11 @@ def test_every_change_is_a_line(tmp_path):
     console = Console(width=100, record=True, force_terminal=False)
     states = {name: Status() for name in plan.cells}
     first = next(iter(plan.cells))
-    progress = StudyProgress(plan, root, console)
-    progress(states)
+    show = progress(plan, root, console)
+    show(states)
     for state, seconds in (("running", None), ("running", None), ("done", 3723.4)):
         states[first].state, states[first].seconds = state, seconds
-        progress(states)
+        show(states)
     lines = console.export_text().splitlines()
     assert lines == [
         f"0/2 done  running  pretrain map, 100% ({first}): {root}/cells/{first}.log",
@@ -37,8 +37,7 @@ def test_brackets_of_a_reason_or_a_title_are_shown_as_they_stand(tmp_path):
     plan = planned(tmp_path, tmp_path / "root", {"[b]map[/c]": {}})
     first = next(iter(plan.cells))
     console = Console(width=200, record=True, force_terminal=False)
-    progress = StudyProgress(plan, tmp_path / "root", console)
-    progress({first: Status("failed", BRACKETS)})
+    progress(plan, tmp_path / "root", console)({first: Status("failed", BRACKETS)})
     assert console.export_text() == f"0/1 done  failed  pretrain [b]map[/c], 100% ({first}): {BRACKETS}\n"
     plan.name = "[/own]"
     show_plan(plan, tmp_path / "root", console)

@@ -31,7 +31,7 @@ from mabert_lab.study import runner as running
 from mabert_lab.study import work
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.plan import FORMAT
-from mabert_lab.study.results import gathered, pretrained, results_file, write_results
+from mabert_lab.study.results import gathered, results_file, started, write_results
 from mabert_lab.study.runner import Runner, is_running
 from mabert_lab.study.work import BUSY, STOPPED, serve
 from tests.lab.study.helpers import FINETUNE, begun, changed, ended, planned, serve_until, world, written
@@ -216,7 +216,7 @@ def test_a_pretraining_killed_at_any_point_ends_with_the_same_weights(unbroken, 
         waits_for((files.run / checkpoint).is_dir)
         process.kill()
         process.join()
-        assert not files.done(cell)
+        assert not files.finished(cell.seeds)
         mark(files, loss)
     assert states_of(run(broken, root)) == {"done"}
     assert marks(files) == [88.0, 77.0], "each attempt went on where the one before had saved"
@@ -285,7 +285,7 @@ def test_a_cell_whose_record_is_missing_writes_it(copied):
     files = CellFiles(root, name)
     (files.run / "result.json").unlink()
     finished = sorted(int(file.parent.name.removeprefix("seed-")) for file in files.run.glob("seed-*/result.json"))
-    assert not files.done(plan.cells[name])
+    assert not files.finished(plan.cells[name].seeds)
     assert states_of(run(planned(folder, root, ARMS, fields), root)) == {"done"}
     assert files.result()["seeds"] == finished
     assert {0, 1} <= set(finished), "and those that another plan asked for"
@@ -309,7 +309,7 @@ def test_the_tokenizer_is_known_where_the_folder_has_another_path(copied):
     change(file, lambda result: result["request"].update(tokenizer=moved))
     expected = json.loads((root / "tokenizers" / used.name / "origin.json").read_text())["tokenizer"]
     assert expected
-    assert pretrained(plan, root, name, {})["tokenizer"] == expected
+    assert started(plan, root, name, {})["tokenizer"] == expected
 
 
 def test_a_runner_that_is_told_twice_to_end_lets_its_cell_save():
@@ -384,7 +384,7 @@ def test_a_fine_tuning_that_is_told_to_end_goes_on_where_it_was(copied):
     (root / "step").unlink()
     assert ended(cell, root, target=serve_counting) == 0
     assert int((root / "step").read_text()) == int(saved.name.removeprefix("checkpoint-")) + 1
-    assert files.done(cell)
+    assert files.finished(cell.seeds)
     assert not (files.run / "unfinished").exists()
 
 
@@ -398,7 +398,7 @@ def test_a_fine_tuning_killed_at_any_point_ends_with_the_same_scores(copied):
         assert ended(cell, root, serve_until) == -signal.SIGKILL
         assert (files.run / "unfinished" / last).is_dir()
     assert ended(cell, root) == 0
-    assert files.done(cell)
+    assert files.finished(cell.seeds)
     for seed in (0, 1):
         assert files.result(seed)["metrics"] == CellFiles(folder / "root", name).result(seed)["metrics"]
     assert not (files.run / "unfinished").exists()

@@ -79,16 +79,7 @@ def _pack_keys(
 
 @njit
 def _pack_values(
-    tensor: Any,
-    row: int,
-    offset: int,
-    keys: Any,
-    begin: int,
-    end: int,
-    count: int,
-    size: int,
-    depth: int,
-    target: int,
+    tensor: Any, row: int, offset: int, keys: Any, begin: int, end: int, count: int, size: int, depth: int, target: int
 ) -> None:
     """Packs the values of the same keys into panels of neighbouring channels, of ``depth`` words: one word per key, or
     per two keys in bfloat16."""
@@ -301,11 +292,9 @@ def _attention_job(
                 emit(out + r * 4 * size, size, tensors[_OUT], row, first + r, head * size)
 
 
+@Kernel
 def _attention(call: int, *args: Any) -> None:
     share(_attention_job, call, args)
-
-
-_kernel = Kernel(_attention)
 
 
 def attention(*inputs: Any) -> Tensor:
@@ -325,16 +314,8 @@ def attention(*inputs: Any) -> Tensor:
     words = size * query.element_size() // 4
     per_row = 4 * words + 8 * KEYS + 4 * size + _VECTOR + 4
     scratch = QUERIES * per_row + 2 * panels * TILE_COLUMNS * 4 * words
-    (attention_amx.kernel if amx else _kernel).run(
-        (len(groups) - 1) * heads,
-        attention_amx.scratch_bytes(longest, size) if amx else scratch,
-        describe(*alive, out),
-        pieces,
-        groups,
-        longest,
-        heads,
-        size,
-        scale,
-        *limits,
-    )
+    scratch = attention_amx.scratch_bytes(longest, size) if amx else scratch
+    jobs, tensors = (len(groups) - 1) * heads, describe(*alive, out)
+    kernel = attention_amx.attention_amx if amx else _attention
+    kernel.run(jobs, scratch, tensors, pieces, groups, longest, heads, size, scale, *limits)
     return out

@@ -16,16 +16,7 @@ from mabert.ops.cpu.functions import LOG2_E, exp2, exp2_short
 from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START
 from mabert.ops.cpu.rows import ADDRESS, ROW, STEP, emit, find_valid
-from mabert.ops.cpu.simd import (
-    LANES,
-    at_least,
-    interleave,
-    load,
-    splat,
-    store,
-    store_pairs,
-    transpose,
-)
+from mabert.ops.cpu.simd import LANES, at_least, interleave, load, splat, store, store_pairs, transpose
 from mabert.ops.cpu.team import share
 from mabert.ops.cpu.tile import TILE_COLUMNS
 
@@ -159,15 +150,7 @@ def _put_out(panel: int, count: int, size: int, lines: int) -> None:
 
 @njit
 def _attention_job(
-    job: int,
-    scratch: int,
-    tensors: Any,
-    pieces: Any,
-    groups: Any,
-    longest: int,
-    heads: int,
-    size: int,
-    scale: float,
+    job: int, scratch: int, tensors: Any, pieces: Any, groups: Any, longest: int, heads: int, size: int, scale: float
 ) -> None:
     group, head = job // heads, job % heads
     offset = 2 * head * size
@@ -223,11 +206,9 @@ def _attention_job(
     end_tiles()
 
 
-def _attention_amx(call: int, *args: Any) -> None:
+@Kernel
+def attention_amx(call: int, *args: Any) -> None:
     share(_attention_job, call, args)
-
-
-kernel = Kernel(_attention_amx)
 
 
 def scratch_bytes(longest: int, size: int) -> int:

@@ -27,15 +27,18 @@ _GRAD, _DU, _PARAMETERS = range(4, 7)
 
 
 @njit
-def _fetch_taps(weight: Any, first: int, count: int, width: int, reverse: bool, taps: int) -> None:
-    """Reads the filters of one block as tap, channel, in the order in which they meet the steps."""
-    clear(taps, width * BLOCK_BYTES)
-    for c in range(count):
+def _fetch_filters(tensors: Any, first: int, last: int, width: int, reverse: bool, bias: int, taps: int) -> None:
+    """Reads biases, and taps as block, tap, channel, in the order in which they meet the steps; no bias stays zero."""
+    weight = tensors[_WEIGHT]
+    if tensors[_BIAS, ADDRESS]:
+        fetch(tensors[_BIAS], 0, 0, first, last - first, bias)
+    clear(taps, -(-(last - first) // BLOCK) * width * BLOCK_BYTES)
+    for c in range(last - first):
         row = weight[ADDRESS] + (first + c) * weight[ROW]
         for k in range(width):
             value = load_one_bf16(row + 2 * k) if weight[BF16] else load_one(row + 4 * k)
-            tap = width - 1 - k if reverse else k
-            store_one(taps + tap * BLOCK_BYTES + 4 * c, value)
+            tap = c // BLOCK * width + (width - 1 - k if reverse else k)
+            store_one(taps + tap * BLOCK_BYTES + 4 * (c % BLOCK), value)
 
 
 @njit
@@ -114,12 +117,7 @@ def _conv_forward_job(
     bias = zeros + BLOCK_BYTES
     taps = bias + stripe * BLOCK_BYTES
     clear(zeros, (1 + stripe) * BLOCK_BYTES)
-    for block in range(first_block, last_block):
-        i, first = block - first_block, block * BLOCK
-        count = min(BLOCK, channels - first)
-        _fetch_taps(tensors[_WEIGHT], first, count, width, reverse, taps + i * width * BLOCK_BYTES)
-        if tensors[_BIAS, ADDRESS]:
-            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * BLOCK_BYTES)
+    _fetch_filters(tensors, first_block * BLOCK, min(last_block * BLOCK, channels), width, reverse, bias, taps)
 
     for p in range(groups[group], groups[group + 1]):
         piece = pieces[p]
@@ -178,12 +176,7 @@ def _conv_backward_job(
     bias = sums + stripe * sum_bytes
     taps = bias + stripe * BLOCK_BYTES
     clear(sums, stripe * (sum_bytes + BLOCK_BYTES))
-    for block in range(first_block, last_block):
-        i, first = block - first_block, block * BLOCK
-        count = min(BLOCK, channels - first)
-        _fetch_taps(tensors[_WEIGHT], first, count, width, reverse, taps + i * width * BLOCK_BYTES)
-        if tensors[_BIAS, ADDRESS]:
-            fetch(tensors[_BIAS], 0, 0, first, count, bias + i * BLOCK_BYTES)
+    _fetch_filters(tensors, first_block * BLOCK, min(last_block * BLOCK, channels), width, reverse, bias, taps)
 
     for p in range(groups[group], groups[group + 1]):
         piece = pieces[p]
@@ -236,18 +229,14 @@ def _sum_parameters(steps: int, width: int, grads: int, rows: int, sums: int) ->
         store(sums + k * BLOCK_BYTES, load(sums + k * BLOCK_BYTES) + tile)
 
 
+@Kernel
 def _conv_forward(call: int, *args: Any) -> None:
     share(_conv_forward_job, call, args)
 
 
-_forward_kernel = Kernel(_conv_forward)
-
-
+@Kernel
 def _conv_backward(call: int, *args: Any) -> None:
     share(_conv_backward_job, call, args)
-
-
-_backward_kernel = Kernel(_conv_backward)
 
 
 def conv_forward(*inputs: Any) -> Tensor:
@@ -260,24 +249,14 @@ def conv_forward(*inputs: Any) -> Tensor:
     blocks = padded_channels(channels) // BLOCK
     stripe = stripe_width(len(groups) - 1, blocks)
     alive = [readable(tensor) for tensor in (u, weight, bias, mask)]
-    _forward_kernel.run(
-        (len(groups) - 1) * -(-blocks // stripe),
-        (2 * TILE + width + stripe * (width + 1)) * BLOCK_BYTES,
-        describe(*alive, y),
-        pieces,
-        groups,
-        channels,
-        stripe,
-        width,
-        steps_before(width, mode, reverse),
-        silu,
-        reverse,
-    )
+    jobs, before = (len(groups) - 1) * -(-blocks // stripe), steps_before(width, mode, reverse)
+    scratch, tensors = (2 * TILE + width + stripe * (width + 1)) * BLOCK_BYTES, describe(*alive, y)
+    _conv_forward.run(jobs, scratch, tensors, pieces, groups, channels, stripe, width, before, silu, reverse)
     return y
 
 
-def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
-    """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
+def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor | None]:
+    """Returns the gradients of ``u``, ``weight`` and ``bias``; None of an absent bias."""
     u, weight, bias, mask, cu_seqlens, mode, silu, reverse = inputs
     rows, time, channels = u.shape
     width = weight.shape[1]
@@ -289,22 +268,10 @@ def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
     if len(pieces) == 0:
         parameters.zero_()
     alive = [readable(tensor) for tensor in (u, weight, bias, mask, grad)]
-    _backward_kernel.run(
-        (len(groups) - 1) * -(-blocks // stripe),
-        (2 * TILE + 3 * width - 2 + stripe * (2 * width + 2)) * BLOCK_BYTES,
-        describe(*alive, du, parameters),
-        pieces,
-        groups,
-        channels,
-        stripe,
-        width,
-        steps_before(width, mode, reverse),
-        silu,
-        reverse,
-    )
+    jobs, before = (len(groups) - 1) * -(-blocks // stripe), steps_before(width, mode, reverse)
+    scratch = (2 * TILE + 3 * width - 2 + stripe * (2 * width + 2)) * BLOCK_BYTES
+    tensors = describe(*alive, du, parameters)
+    _conv_backward.run(jobs, scratch, tensors, pieces, groups, channels, stripe, width, before, silu, reverse)
     sums = sum_parts(parameters).transpose(1, 2).reshape(blocks * BLOCK, width + 1)[:channels]
     dweight = sums[:, :width].flip(1) if reverse else sums[:, :width]
-    gradients = [du, own(dweight, weight.dtype)]
-    if bias is not None:
-        gradients.append(own(sums[:, width], bias.dtype))
-    return gradients
+    return [du, own(dweight, weight.dtype), None if bias is None else own(sums[:, width], bias.dtype)]

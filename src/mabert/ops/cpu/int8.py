@@ -119,15 +119,14 @@ def _from_bytes_job(
                 store(target + 4 * c, x)
 
 
+@Kernel
 def _to_bytes(call: int, *args: Any) -> None:
     share(_to_bytes_job, call, args)
 
 
+@Kernel
 def _from_bytes(call: int, *args: Any) -> None:
     share(_from_bytes_job, call, args)
-
-
-_TO_BYTES, _FROM_BYTES = Kernel(_to_bytes), Kernel(_from_bytes)
 
 
 def _matrix(tensor: Tensor) -> Tensor:
@@ -155,7 +154,7 @@ def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
     rows, channels = x.shape[1:]
     found, scales = x.new_empty((1, rows, channels), dtype=torch.uint8), x.new_empty(rows, dtype=torch.float32)
     tensors = describe(x, None, found)
-    _run(_TO_BYTES, tensors, scales, rows, channels)
+    _run(_to_bytes, tensors, scales, rows, channels)
     return found[0], scales
 
 
@@ -173,5 +172,5 @@ def from_bytes(product: Tensor, scales: Tensor, bias: Tensor | None, activation:
     """
     tensors = describe(product[None], bias, product[None])
     rows, channels = product.shape
-    _run(_FROM_BYTES, tensors, scales, rows, channels, activation)
+    _run(_from_bytes, tensors, scales, rows, channels, activation)
     return product

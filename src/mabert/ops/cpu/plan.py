@@ -32,19 +32,10 @@ class Plan(NamedTuple):
 
 
 def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Plan:
-    """Plans jobs that each process whole sequences in order.
+    """Plans jobs that each process whole sequences in order; takes and raises what `spans` does.
 
-    Args:
-        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None if each row is a sequence.
-        rows: Number of rows of the batch.
-        time: Number of steps of a row.
-
-    Returns:
-        The plan; its parts are row, start, end, and slot of the first saved state. Empty sequences are left out, since
-        nothing is computed or saved for them.
-
-    Raises:
-        ValueError: The offsets do not rise from 0 to ``time``.
+    The plan's parts are row, start, end, and slot of the first saved state. Empty sequences are left out, since nothing
+    is computed or saved for them.
     """
     return _sequences(_offsets(cu_seqlens), rows, time)
 
@@ -62,16 +53,10 @@ def _sequences(offsets: Offsets | None, rows: int, time: int) -> Plan:
 
 
 def plan_pieces(cu_seqlens: torch.Tensor | None, rows: int, time: int, steps: int = _GROUP_STEPS) -> Plan:
-    """Plans jobs whose steps are independent: long sequences are cut too, into pieces of at most ``steps``.
+    """Plans jobs whose steps are independent: long sequences are cut too, into pieces of at most ``steps``, which also
+    bounds a job that takes several short ones. Takes and raises what `spans` does.
 
-    Args:
-        cu_seqlens: ``(sequences + 1,)`` offsets into one packed row, or None if each row is a sequence.
-        rows: Number of rows of the batch.
-        time: Number of steps of a row.
-        steps: Steps of a piece, and of a job that takes several short sequences.
-
-    Returns:
-        The plan; its parts are row, start and end of the sequence, first and last (exclusive) step of the piece.
+    The plan's parts are row, start and end of the sequence, first and last (exclusive) step of the piece.
     """
     return _pieces(_offsets(cu_seqlens), rows, time, steps)
 

@@ -30,11 +30,9 @@ def _sum_parts_job(job: int, scratch: int, source: int, parts: int, size: int, t
         store_one(target + 4 * i, one)
 
 
+@Kernel
 def _sum_parts(call: int, *args: Any) -> None:
     share(_sum_parts_job, call, args)
-
-
-_kernel = Kernel(_sum_parts)
 
 
 def sum_parts(parts: Tensor) -> Tensor:
@@ -43,7 +41,7 @@ def sum_parts(parts: Tensor) -> Tensor:
         return parts[0]
     result = torch.empty(parts.shape[1:], dtype=torch.float32, device="cpu")
     size = result.numel()
-    _kernel.run(-(-size // _SLICE), 0, parts.data_ptr(), parts.shape[0], size, result.data_ptr())
+    _sum_parts.run(-(-size // _SLICE), 0, parts.data_ptr(), parts.shape[0], size, result.data_ptr())
     return result
 
 

@@ -124,10 +124,7 @@ def _scan_backward_job(
     dB = C + CHUNK * 4 * N
     dC = dB + CHUNK * 4 * N
     clear(scratch, B - scratch)
-    for i in range(width):
-        first = stripe * STRIPE + i * PART
-        count = min(PART, channels - first)
-        fetch_parameters(tensors, first, count, N, A + i * state_bytes, D + i * PART_BYTES, bias + i * PART_BYTES)
+    fetch_parameters(tensors, stripe * STRIPE, last, PART, N, A, D, bias)
     times = np.empty(CHUNK, np.int64)
     masked = np.empty(CHUNK, np.int64)
 
@@ -174,11 +171,9 @@ def _scan_backward_job(
         copy(totals + i * sum_bytes, tensors[_PARAMETERS, ADDRESS] + part, sum_bytes)
 
 
+@Kernel
 def _scan_backward(call: int, *args: Any) -> None:
     share(_scan_backward_job, call, args)
-
-
-_kernel = Kernel(_scan_backward)
 
 
 def _scratch_size(N: int) -> int:
@@ -196,8 +191,8 @@ def working_bytes(u: Tensor, A: Tensor) -> int:
     return 4 * sums + torch.get_num_threads() * _scratch_size(N)
 
 
-def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor]:
-    """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
+def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor | None]:
+    """Returns the gradients of the floating inputs, in the order of the arguments; None of those that are absent."""
     u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse = inputs
     rows, time, channels = u.shape
     N = A.shape[1]
@@ -213,29 +208,15 @@ def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor]:
     if len(sequences) == 0:
         parameters.zero_()
     alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask, grad)]
-    _kernel.run(
-        (len(groups) - 1) * stripes,
-        _scratch_size(N),
-        describe(*alive, states, du, ddelta, dz, dB_parts, dC_parts, parameters),
-        sequences,
-        groups,
-        rows,
-        channels,
-        N,
-        delta_softplus,
-        reverse,
-    )
+    jobs, scratch = (len(groups) - 1) * stripes, _scratch_size(N)
+    tensors = describe(*alive, states, du, ddelta, dz, dB_parts, dC_parts, parameters)
+    _scan_backward.run(jobs, scratch, tensors, sequences, groups, rows, channels, N, delta_softplus, reverse)
     dA, dD, dbias = _unpack(sum_parts(parameters), channels, N)
     dB = sum_parts(dB_parts.view(stripes, rows, time, N)).to(B.dtype)
     dC = sum_parts(dC_parts.view(stripes, rows, time, N)).to(C.dtype)
-    gradients = [du, ddelta, own(dA, A.dtype), dB, dC]
-    if D is not None:
-        gradients.append(own(dD, D.dtype))
-    if dz is not None:
-        gradients.append(dz)
-    if delta_bias is not None:
-        gradients.append(own(dbias, delta_bias.dtype))
-    return gradients
+    of_D = None if D is None else own(dD, D.dtype)
+    of_bias = None if delta_bias is None else own(dbias, delta_bias.dtype)
+    return [du, ddelta, own(dA, A.dtype), dB, dC, of_D, dz, of_bias]
 
 
 def _unpack(parameters: Tensor, channels: int, N: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -120,11 +120,7 @@ def _scan_forward_job(
     B = zeros + BLOCK_BYTES
     C = B + TILE * 4 * N
     clear(scratch, B - scratch)
-    for block in range(first_block, last_block):
-        i = block - first_block
-        first = block * BLOCK
-        count = min(BLOCK, channels - first)
-        fetch_parameters(tensors, first, count, N, A + i * state_bytes, D + i * BLOCK_BYTES, bias + i * BLOCK_BYTES)
+    fetch_parameters(tensors, first_block * BLOCK, min(last_block * BLOCK, channels), BLOCK, N, A, D, bias)
     ahead = -TILE if reverse else TILE
     times = np.empty(TILE, np.int64)
     masked = np.empty(TILE, np.int64)
@@ -156,11 +152,9 @@ def _scan_forward_job(
                     emit(zeros, count, tensors[_Y], row, masked[k], first)
 
 
+@Kernel
 def _scan_forward(call: int, *args: Any) -> None:
     share(_scan_forward_job, call, args)
-
-
-_kernel = Kernel(_scan_forward)
 
 
 def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
@@ -178,16 +172,8 @@ def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
     alive = [readable(tensor) for tensor in (u, delta, A, B, C, D, z, delta_bias, mask)]
     blocks = padded_channels(channels) // BLOCK
     stripe = stripe_width(len(groups) - 1, blocks)
-    _kernel.run(
-        (len(groups) - 1) * -(-blocks // stripe),
-        (3 * TILE + 2 * stripe * (N + 1) + 1) * BLOCK_BYTES + 2 * TILE * 4 * N,
-        describe(*alive, y, states),
-        sequences,
-        groups,
-        channels,
-        stripe,
-        N,
-        delta_softplus,
-        reverse,
-    )
+    jobs = (len(groups) - 1) * -(-blocks // stripe)
+    scratch = (3 * TILE + 2 * stripe * (N + 1) + 1) * BLOCK_BYTES + 2 * TILE * 4 * N
+    tensors = describe(*alive, y, states)
+    _scan_forward.run(jobs, scratch, tensors, sequences, groups, channels, stripe, N, delta_softplus, reverse)
     return y, states

@@ -12,13 +12,16 @@ INPUTS = 9
 
 
 @njit
-def fetch_parameters(tensors: Any, first: int, count: int, N: int, decays: int, skip: int, bias: int) -> None:
-    """Reads A, D and the bias of Δ for ``count`` channels; buffers of absent ones stay unchanged."""
-    fetch_decays(tensors[A], first, count, N, decays)
+def fetch_parameters(
+    tensors: Any, first: int, last: int, block: int, N: int, decays: int, skip: int, bias: int
+) -> None:
+    """Reads A, in blocks of channels, D and the bias of Δ for some channels; buffers of absent ones stay unchanged."""
+    for start in range(first, last, block):
+        fetch_decays(tensors[A], start, min(block, last - start), N, decays + (start - first) * 4 * N)
     if tensors[D, ADDRESS]:
-        fetch(tensors[D], 0, 0, first, count, skip)
+        fetch(tensors[D], 0, 0, first, last - first, skip)
     if tensors[BIAS, ADDRESS]:
-        fetch(tensors[BIAS], 0, 0, first, count, bias)
+        fetch(tensors[BIAS], 0, 0, first, last - first, bias)
 
 
 @njit

@@ -75,10 +75,6 @@ class BFloatType(ir.Type):
         return hash(BFloatType)
 
 
-def _all(kind: ir.VectorType, value: float) -> ir.Constant:
-    return ir.Constant(kind, [value] * kind.count)
-
-
 def _register_operator(function: Callable, method: str) -> None:
     @type_callable(function)
     def _(context: Any) -> Callable:
@@ -132,7 +128,7 @@ def _widen(builder: Any, halves: Any, ints: Any, floats: Any) -> Any:
 
 
 def _constant(kind: Any, value: int) -> ir.Constant:
-    return _all(kind, value) if isinstance(kind, ir.VectorType) else ir.Constant(kind, value)
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
 def _narrow(builder: Any, floats: Any, ints: Any, halves: Any) -> Any:
@@ -297,7 +293,7 @@ prefetch_to_write = _prefetcher(writing=1)
 def splat(builder: Any, value: Any) -> Any:
     """Repeats one number in all lanes."""
     single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, ir.Constant(_INT32, 0))
-    return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _all(_INTS, 0))
+    return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), _constant(_INTS, 0))
 
 
 @instruction(types.float32(vector))
@@ -342,10 +338,10 @@ at_most = _chooser(">")
 @instruction(vector(vector))
 def magnitude(builder: Any, value: Any) -> Any:
     """Drops the sign."""
-    return builder.bitcast(builder.and_(builder.bitcast(value, _INTS), _all(_INTS, 0x7FFFFFFF)), _VECTOR)
+    return builder.bitcast(builder.and_(builder.bitcast(value, _INTS), _constant(_INTS, 0x7FFFFFFF)), _VECTOR)
 
 
 @instruction(vector(vector))
 def power_of_two(builder: Any, shifted: Any) -> Any:
     """Reads the integer in the lowest bits of the mantissa as a biased exponent: 2**(integer - 127)."""
-    return builder.bitcast(builder.shl(builder.bitcast(shifted, _INTS), _all(_INTS, 23)), _VECTOR)
+    return builder.bitcast(builder.shl(builder.bitcast(shifted, _INTS), _constant(_INTS, 23)), _VECTOR)

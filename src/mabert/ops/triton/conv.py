@@ -3,11 +3,12 @@
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from mabert.ops.layout import readable, steps_before
 from mabert.ops.triton import conv_kernels as kernels
-from mabert.ops.triton.launch import as_bytes, blocks_of, launch, numbered, strides
+from mabert.ops.triton.launch import as_bytes, launch, numbered, strides
 
 STEPS, BLOCK = 32, 64
 WARPS = 4
@@ -26,31 +27,15 @@ def conv_forward(*inputs: Any) -> Tensor:
     if y.numel() == 0:
         return y
     u, mask = readable(u), as_bytes(mask)
-    launch(
-        kernels.conv_forward,
-        rows * -(-time // STEPS) * blocks_of(channels, BLOCK),
-        u,
-        weight.contiguous(),
-        readable(bias),
-        mask,
-        sequence,
-        y,
-        *strides(u, mask),
-        time,
-        channels,
-        WIDTH=width,
-        BEFORE=steps_before(width, mode, reverse),
-        SILU=silu,
-        REVERSE=reverse,
-        STEPS=STEPS,
-        BLOCK=BLOCK,
-        warps=WARPS,
-    )
+    tensors, sizes = (u, weight.contiguous(), readable(bias), mask, sequence, y), (*strides(u, mask), time, channels)
+    form = {"WIDTH": width, "BEFORE": steps_before(width, mode, reverse), "SILU": silu, "REVERSE": reverse}
+    programs = rows * -(-time // STEPS) * triton.cdiv(channels, BLOCK)
+    launch(kernels.conv_forward, programs, *tensors, *sizes, **form, STEPS=STEPS, BLOCK=BLOCK, warps=WARPS)
     return y
 
 
-def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
-    """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
+def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor | None]:
+    """Returns the gradients of ``u``, ``weight`` and ``bias``; None of an absent bias."""
     u, weight, bias, mask, cu_seqlens, mode, silu, reverse = inputs
     rows, time, channels = u.shape
     width = weight.shape[1]
@@ -61,30 +46,10 @@ def conv_backward(grad: Tensor, *inputs: Any) -> list[Tensor]:
     dbias = torch.empty((rows * tiles, channels), dtype=torch.float32, device=u.device)
     if u.numel():
         grad, u, mask = readable(grad), readable(u), as_bytes(mask)
-        launch(
-            kernels.conv_backward,
-            rows * tiles * blocks_of(channels, BLOCK),
-            grad,
-            u,
-            weight.contiguous(),
-            readable(bias),
-            mask,
-            sequence,
-            du,
-            dweight,
-            dbias,
-            *strides(grad, u, mask),
-            time,
-            channels,
-            WIDTH=width,
-            BEFORE=steps_before(width, mode, reverse),
-            SILU=silu,
-            REVERSE=reverse,
-            STEPS=WALKED,
-            GROUP=GROUP,
-            BLOCK=BLOCK,
-        )
-    gradients = [du, dweight.sum(0).t().contiguous().to(weight.dtype)]
-    if bias is not None:
-        gradients.append(dbias.sum(0).to(bias.dtype))
-    return gradients
+        tensors = grad, u, weight.contiguous(), readable(bias), mask, sequence, du, dweight, dbias
+        sizes = *strides(grad, u, mask), time, channels
+        form = {"WIDTH": width, "BEFORE": steps_before(width, mode, reverse), "SILU": silu, "REVERSE": reverse}
+        programs = rows * tiles * triton.cdiv(channels, BLOCK)
+        launch(kernels.conv_backward, programs, *tensors, *sizes, **form, STEPS=WALKED, GROUP=GROUP, BLOCK=BLOCK)
+    of_bias = None if bias is None else dbias.sum(0).to(bias.dtype)
+    return [du, dweight.sum(0).t().contiguous().to(weight.dtype), of_bias]

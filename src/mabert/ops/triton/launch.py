@@ -62,11 +62,6 @@ def words_of(matrix: Tensor) -> tuple[int, int, int]:
     return 0, row, time
 
 
-def blocks_of(channels: int, block: int) -> int:
-    """Counts the blocks of channels, the last one perhaps partial."""
-    return -(-channels // block)
-
-
 def split_steps(programs: int, time: int, resident: int, device: torch.device) -> int:
     """Chooses the steps of a split, a multiple of a chunk, such that a row takes the least time by a simple reckoning.
 

@@ -13,15 +13,7 @@ from torch import Tensor
 from mabert.ops.layout import GPU_CHUNK, gpu_states_shape, readable
 from mabert.ops.triton import scan_kernels as kernels
 from mabert.ops.triton.functions import LOG2_E
-from mabert.ops.triton.launch import (
-    as_bytes,
-    blocks_of,
-    launch,
-    numbered,
-    split_steps,
-    strides,
-    words_of,
-)
+from mabert.ops.triton.launch import as_bytes, launch, numbered, split_steps, strides, words_of
 
 BLOCK = 32
 """Channels of a program, one per thread of its warp."""
@@ -51,7 +43,7 @@ class _Scan:
         self.first = None if cu_seqlens is None else numbered(cu_seqlens, u.shape[1]).starts(reverse)
         self.rows, self.time, self.channels = u.shape
         self.states = A.shape[1]
-        self.blocks = blocks_of(self.channels, BLOCK)
+        self.blocks = triton.cdiv(self.channels, BLOCK)
         self.options = {"SOFTPLUS": delta_softplus, "REVERSE": reverse}
 
     def cut(self) -> tuple[int, int]:
@@ -66,53 +58,14 @@ class _Scan:
         durations = self.u.new_empty((self.rows, splits, self.channels), dtype=torch.float32)
         broken = self.u.new_empty((self.rows, splits), dtype=torch.int32)
         width, *matrix_strides = words_of(matrix)
-        launch(
-            kernels.scan_ends,
-            self.rows * splits * self.blocks,
-            source,
-            self.delta,
-            self.A,
-            matrix,
-            z,
-            self.bias,
-            self.mask,
-            self.first,
-            ends,
-            durations,
-            broken,
-            *strides(source, self.delta),
-            *matrix_strides,
-            *strides(z, self.mask),
-            *self.A.stride(),
-            self.time,
-            self.channels,
-            splits,
-            steps,
-            N=self.states,
-            BLOCK=BLOCK,
-            STEPS=STEPS,
-            AHEAD=AHEAD,
-            WIDTH=width,
-            BACK=back,
-            **self.options,
-        )
-        launch(
-            kernels.combine,
-            self.rows * self.states * self.blocks,
-            ends,
-            durations,
-            broken,
-            self.A,
-            starts,
-            *self.A.stride(),
-            self.channels,
-            splits,
-            N=self.states,
-            BLOCK=BLOCK,
-            SPLITS=1 << (splits - 1).bit_length(),
-            BACK=back,
-            warps=4,
-        )
+        tensors = source, self.delta, self.A, matrix, z, self.bias, self.mask, self.first, ends, durations, broken
+        distances = *strides(source, self.delta), *matrix_strides, *strides(z, self.mask), *self.A.stride()
+        sizes, form = (self.time, self.channels, splits, steps), {"N": self.states, "BLOCK": BLOCK, "BACK": back}
+        ahead = {"STEPS": STEPS, "AHEAD": AHEAD, "WIDTH": width, **self.options}
+        launch(kernels.scan_ends, self.rows * splits * self.blocks, *tensors, *distances, *sizes, **form, **ahead)
+        joined, lengths = (ends, durations, broken, self.A, starts), (*self.A.stride(), self.channels, splits)
+        power, programs = triton.next_power_of_2(splits), self.rows * self.states * self.blocks
+        launch(kernels.combine, programs, *joined, *lengths, **form, SPLITS=power, warps=4)
         return starts
 
 
@@ -127,134 +80,45 @@ def scan_forward(*inputs: Any, keep_states: bool) -> tuple[Tensor, Tensor]:
     splits, steps = scan.cut()
     starts = scan.entering(scan.u, scan.B, None, splits, steps, False) if splits > 1 else None
     (B_width, *B_strides), (C_width, *C_strides) = words_of(scan.B), words_of(scan.C)
-    launch(
-        kernels.scan_forward,
-        scan.rows * splits * scan.blocks,
-        scan.u,
-        scan.delta,
-        scan.A,
-        scan.B,
-        scan.C,
-        scan.D,
-        scan.z,
-        scan.bias,
-        scan.mask,
-        scan.first,
-        starts,
-        y,
-        states if keep_states else None,
-        *strides(scan.u, scan.delta),
-        *B_strides,
-        *C_strides,
-        *strides(scan.z, scan.mask),
-        *scan.A.stride(),
-        scan.time,
-        scan.channels,
-        splits,
-        steps,
-        N=scan.states,
-        BLOCK=BLOCK,
-        STEPS=STEPS,
-        AHEAD=AHEAD,
-        SAVED=GPU_CHUNK,
-        B_WIDTH=B_width,
-        C_WIDTH=C_width,
-        **scan.options,
-    )
+    given = scan.u, scan.delta, scan.A, scan.B, scan.C, scan.D, scan.z, scan.bias, scan.mask, scan.first
+    distances = *strides(scan.u, scan.delta), *B_strides, *C_strides, *strides(scan.z, scan.mask), *scan.A.stride()
+    places = *given, starts, y, states if keep_states else None, *distances, scan.time, scan.channels, splits, steps
+    form = {"N": scan.states, "BLOCK": BLOCK, "STEPS": STEPS, "AHEAD": AHEAD, "SAVED": GPU_CHUNK, **scan.options}
+    programs = scan.rows * splits * scan.blocks
+    launch(kernels.scan_forward, programs, *places, **form, B_WIDTH=B_width, C_WIDTH=C_width)
     return y, states
 
 
-def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor]:
-    """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
+def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor | None]:
+    """Returns the gradients of the floating inputs, in the order of the arguments; None of those that are absent."""
     u, delta, A, B, C, D, z, delta_bias = inputs[:8]
     scan = _Scan(*inputs)
     if u.numel() == 0:
-        return [torch.zeros_like(tensor) for tensor in inputs[:8] if tensor is not None]
+        return [None if tensor is None else torch.zeros_like(tensor) for tensor in inputs[:8]]
     grad = readable(grad)
     new = partial(torch.empty, dtype=torch.float32, device=u.device)
     du, ddelta, dB, dC = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (u, delta, B, C))
     dz = None if z is None else torch.empty(z.shape, dtype=z.dtype, device=z.device)
     splits, steps = scan.cut()
-    padded = blocks_of(scan.time, GPU_CHUNK) * GPU_CHUNK
+    padded = triton.cdiv(scan.time, GPU_CHUNK) * GPU_CHUNK
     decays = torch.mul(A.t().float(), LOG2_E.value, out=new((scan.states, scan.channels)))
     turned_B, turned_C = (new((scan.rows, scan.states, padded)) for _ in range(2))
     parts_B, parts_C = (new((scan.blocks, *turned_B.shape)) for _ in range(2))
     dA = new((scan.rows, splits, scan.states, scan.channels))
     dD, dbias = (new((scan.rows, splits, scan.channels)) for _ in range(2))
-    tiles = 2 * scan.rows * blocks_of(padded, TILE)
+    tiles, back = 2 * scan.rows * triton.cdiv(padded, TILE), 2 * scan.rows * triton.cdiv(scan.time, TILE)
     turning = {"STEPS": TILE, "STATES": triton.next_power_of_2(scan.states), "REVERSE": scan.options["REVERSE"]}
-    launch(
-        kernels.turn,
-        tiles,
-        scan.B,
-        scan.C,
-        scan.mask,
-        turned_B,
-        turned_C,
-        *strides(scan.B, scan.C, scan.mask),
-        scan.time,
-        padded,
-        scan.states,
-        **turning,
-    )
-    launch(
-        kernels.scan_backward,
-        scan.rows * splits * scan.blocks,
-        grad,
-        scan.u,
-        scan.delta,
-        decays,
-        turned_B,
-        turned_C,
-        scan.D,
-        scan.z,
-        scan.bias,
-        scan.mask,
-        scan.first,
-        states,
-        scan.entering(grad, scan.C, scan.z, splits, steps, True) if splits > 1 else torch.empty_like(dA),
-        du,
-        ddelta,
-        dz,
-        dA,
-        parts_B,
-        parts_C,
-        dD,
-        dbias,
-        *strides(grad, scan.u, scan.delta, scan.z, scan.mask),
-        scan.time,
-        padded,
-        scan.channels,
-        scan.rows,
-        splits,
-        steps,
-        scan.states,
-        BLOCK=BLOCK,
-        SAVED=GPU_CHUNK,
-        maxnreg=BACKWARD_REGISTERS,
-        **scan.options,
-    )
-    launch(
-        kernels.turn_back,
-        2 * scan.rows * blocks_of(scan.time, TILE),
-        parts_B,
-        parts_C,
-        scan.mask,
-        dB,
-        dC,
-        *strides(scan.mask),
-        scan.time,
-        padded,
-        scan.rows,
-        scan.blocks,
-        scan.states,
-        **turning,
-    )
-    gradients = [du, ddelta, dA.sum((0, 1)).t().contiguous().to(A.dtype), dB, dC]
-    if D is not None:
-        gradients.append(dD.sum((0, 1)).to(D.dtype))
-    if dz is not None:
-        gradients.append(dz)
-    if delta_bias is not None:
-        gradients.append(dbias.sum((0, 1)).to(delta_bias.dtype))
-    return gradients
+    lengths = *strides(scan.B, scan.C, scan.mask), scan.time, padded, scan.states
+    launch(kernels.turn, tiles, scan.B, scan.C, scan.mask, turned_B, turned_C, *lengths, **turning)
+    carry = scan.entering(grad, scan.C, scan.z, splits, steps, True) if splits > 1 else torch.empty_like(dA)
+    given = grad, scan.u, scan.delta, decays, turned_B, turned_C, scan.D, scan.z, scan.bias, scan.mask, scan.first
+    made = du, ddelta, dz, dA, parts_B, parts_C, dD, dbias
+    distances = strides(grad, scan.u, scan.delta, scan.z, scan.mask)
+    sizes = *distances, scan.time, padded, scan.channels, scan.rows, splits, steps, scan.states
+    form = {"BLOCK": BLOCK, "SAVED": GPU_CHUNK, "maxnreg": BACKWARD_REGISTERS, **scan.options}
+    launch(kernels.scan_backward, scan.rows * splits * scan.blocks, *given, states, carry, *made, *sizes, **form)
+    back_sizes = *strides(scan.mask), scan.time, padded, scan.rows, scan.blocks, scan.states
+    launch(kernels.turn_back, back, parts_B, parts_C, scan.mask, dB, dC, *back_sizes, **turning)
+    of_D = None if D is None else dD.sum((0, 1)).to(D.dtype)
+    of_bias = None if delta_bias is None else dbias.sum((0, 1)).to(delta_bias.dtype)
+    return [du, ddelta, dA.sum((0, 1)).t().contiguous().to(A.dtype), dB, dC, of_D, dz, of_bias]
