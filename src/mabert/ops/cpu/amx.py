@@ -71,7 +71,7 @@ def end_tiles(builder: Any) -> None:
 def tile_product_amx(
     builder: Any, left: Any, left_step: Any, panel: Any, depth: Any, result: Any, result_row: Any, keep: Any
 ) -> None:
-    """Multiplys like `tile_product_bf16`, for ``AMX_ROWS`` rows and a depth that is a multiple of ``AMX_DEPTH``.
+    """Multiplies like `tile_product_bf16`, for ``AMX_ROWS`` rows and a depth that is a multiple of ``AMX_DEPTH``.
 
     The left matrix holds ``AMX_DEPTH`` words of all rows, row by row, and ``left_step`` bytes further the next
     ``AMX_DEPTH``: the processor reads tiles fastest if their rows are one cache line each, without gaps.

@@ -40,7 +40,7 @@ def add(source: int, target: int, size: int) -> None:
 
 @njit(forceinline=True)
 def multiply(source: int, target: int, size: int) -> None:
-    """Multiplys the numbers at ``target`` by ``size`` bytes of numbers, a multiple of a vector's."""
+    """Multiplies the numbers at ``target`` by ``size`` bytes of numbers, a multiple of a vector's."""
     for i in range(0, size, VECTOR_BYTES):
         store(target + i, load(target + i) * load(source + i))
 

@@ -141,7 +141,7 @@ def _conv_forward_job(
 
 @njit
 def _through_silu(grad: int, rows: int, taps: int, width: int, bias: int) -> None:
-    """Multiplys the gradient of one step by SiLU's slope, for which the convolution is recomputed."""
+    """Multiplies the gradient of one step by SiLU's slope, for which the convolution is recomputed."""
     one = splat(float32(1.0))
     for v in range(0, BLOCK_BYTES, VECTOR_BYTES):
         x = _window(rows + v, taps + v, width, load(bias + v))
