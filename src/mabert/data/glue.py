@@ -142,10 +142,8 @@ def load_glue(task: str, source: str | Path = GLUE, splits: Sequence[str] | None
             raise ValueError(f"{task} has no split {split!r}; its splits are {', '.join(known.splits)}")
     wanted = list(known.splits if splits is None else splits)
     if str(source).startswith("hub:"):
-        return {
-            split: _from_hub(known, (str(source).removeprefix("hub:") or GLUE).removeprefix("hub:"), split)
-            for split in wanted
-        }
+        name = str(source).removeprefix("hub:") or GLUE.removeprefix("hub:")
+        return {split: _from_hub(known, name, split) for split in wanted}
     folder = _task_folder(known, Path(source).expanduser())
     if splits is None:
         wanted = [name for name in wanted if not name.startswith("test") or (folder / known.splits[name]).exists()]

@@ -23,13 +23,13 @@ _held: ContextVar[list[Any] | None] = ContextVar("mabert_held", default=None)
 
 
 def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None) -> T:
-    """Returns a function of a module's weights, from the last forward if they are the same ones, unwritten since.
+    """Returns what a function makes of a module's weights; the last forward's result, if the weights are unchanged.
 
-    A write that torch counts (an optimizer's step, loading, `copy_`) and new memory (`.to`, an assigned `.data`) make
-    it anew. So do a forward outside `torch.inference_mode` and a call of `train` or `eval`, since a write through
-    `.data` is not counted. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors, which
-    count no writes, for modules that accelerate moves, and in a process group, where sharding writes uncounted. A CUDA
-    graph takes what is kept inside of `holding`, and else computes it.
+    It is made anew after a write that torch counts (an optimizer's step, loading, `copy_`), in new memory (`.to`, an
+    assigned `.data`), after a forward outside `torch.inference_mode`, and after `train` or `eval`, since torch does not
+    count a write through `.data`. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors
+    (their writes are not counted), for modules that accelerate moves, and in a process group (sharding writes
+    uncounted). Within `holding`, a CUDA graph takes what is kept; elsewhere it computes it.
 
     Args:
         module: The module of the weights, with one such function.

@@ -23,11 +23,11 @@ STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 class PackingTrainer(RecordingTrainer):
     """transformers' Trainer for MaBERT's models on rows of many packed texts, without padding.
 
-    A batch holds as many examples as fit a token budget; each process has batches of its own. Epochs differ in their
-    number of batches, but Trainer assumes that they do not. So all `num_train_epochs`, or as many as `max_steps` needs,
-    are one epoch for Trainer: no example is dropped, and resuming finds the right batch. The epochs it logs are
-    fractions of that pass. Of an epoch that is not whole, as the last of 1.5, it takes that share of the steps, rounded
-    up as by Trainer.
+    A batch holds as many examples as fit a token budget; each process has batches of its own. So epochs differ in their
+    number of batches, and Trainer assumes that they do not. Trainer therefore sees one long epoch: `num_train_epochs`,
+    or as many as `max_steps` needs. No example is dropped, resuming finds the right batch, and logged epochs are
+    fractions of that pass. An epoch that is not whole, such as the last of 1.5, takes that share of its steps, rounded
+    up.
 
     Weight decay has the same exemptions as `mabert pretrain`, see `mabert.train.objective`.
 
