@@ -303,8 +303,9 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
             continue
         for budgets, variant in _places(claim, study):
             gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
-            majority = together - together // 2
-            compared = _compared(study, gaps, exact, majority)
+            # Divides the level: one more than the comparisons that may fail where a majority decides.
+            divisor = together - together // 2
+            compared = _compared(study, gaps, exact, divisor)
             if rule.get("form") == "trade":
                 compared = [_traded(*each) for each in zip(gaps, compared, strict=True)]
             place = f"{title}at {study.size(budgets)}"
