@@ -82,7 +82,7 @@ def test_a_worker_measures_and_says_why_it_cannot(worker):
         worker.ask("call", limit=0.0)
     assert slow.value.seconds == 0
     assert not process.is_alive()
-    assert worker.ask("prepare", cell("training")).micro_batch == 32, "a new process begins"
+    assert worker.ask("prepare", cell("training"))["micro_batch"] == 32, "a new process begins"
     with pytest.raises(CellError, match="failed: AttributeError"):
         worker.ask("nothing_of_the_kind")
     with pytest.raises(CellError, match="failed: AttributeError"):
