@@ -22,7 +22,7 @@ from rich.console import Console
 import mabert
 from mabert.conversion.run import convert
 from mabert.data import corpus
-from mabert.data.tasks import rows_of, table_task
+from mabert.data.tasks import as_rows, table_task
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
 from mabert.files.places import find
 from mabert.files.reading import read_json, to_json
@@ -206,7 +206,7 @@ def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
         real = real[: EXAMPLES[split]]
         labels = [place % 2 for place in range(len(real))]
         texts = [text if label else scrambled(text) for text, label in zip(real, labels, strict=True)]
-        made[split] = rows_of({"text_a": texts, "label": labels, "index": list(range(len(real)))})
+        made[split] = as_rows({"text_a": texts, "label": labels, "index": list(range(len(real)))})
     return made
 
 

@@ -7,7 +7,7 @@ from transformers import BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 
 import mabert
 from mabert import MaBertForSequenceClassification
-from mabert.model.quantizing import HEADS, NARROW, sparing
+from mabert.model.quantizing import NARROW, UNQUANTIZED, sparing
 from tests.model.helpers import build, config
 from tests.train.helpers import tokenizer
 
@@ -52,7 +52,7 @@ def quantized(folder, name, **fields):
 
 def test_modules_are_left_out_unless_the_configuration_names_some():
     asked, named = QuantoConfig(weights="int8"), QuantoConfig(weights="int8", modules_to_not_convert=["up"])
-    assert sparing(asked).modules_to_not_convert == [*HEADS, *NARROW]
+    assert sparing(asked).modules_to_not_convert == [*UNQUANTIZED, *NARROW]
     assert asked.modules_to_not_convert is None, "the caller's own stays as it is"
     assert sparing(named).modules_to_not_convert == ["up"]
 
@@ -64,7 +64,7 @@ def test_lora_learns_over_quantized_weights(tmp_path, name):
     model = quantized(tmp_path, name)
     for module, part in model.named_modules():
         if isinstance(part, torch.nn.Linear):
-            left_out = module.startswith(HEADS) or (name != "torchao" and module.endswith(NARROW))
+            left_out = module.startswith(UNQUANTIZED) or (name != "torchao" and module.endswith(NARROW))
             assert (type(part.weight.data) is torch.Tensor and part.weight.dtype == torch.float32) == left_out, module
     projections = ["query", "value", "in_proj", "out_proj"]
     model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=projections))

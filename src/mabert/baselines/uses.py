@@ -22,7 +22,7 @@ from mabert.baselines.registry import family_of
 
 Use = Literal["encoder", "masked_lm", "classifier", "tagger", "reader"]
 
-HEADS: dict[Use, Any] = {
+AUTO_CLASSES: dict[Use, Any] = {
     "encoder": AutoModel,
     "masked_lm": AutoModelForMaskedLM,
     "classifier": AutoModelForSequenceClassification,
@@ -37,7 +37,7 @@ dtype, and whether weights are initialized and tied."""
 
 def class_for(use: Use, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Returns the model class of a family for a use."""
-    return HEADS[use]._model_mapping[type(config)]
+    return AUTO_CLASSES[use]._model_mapping[type(config)]
 
 
 def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -52,7 +52,7 @@ def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 def saved_use(config: PreTrainedConfig) -> Use:
     """Returns the use of a saved model by the head in its `architectures`, else the encoder."""
     saved = config.architectures or ()
-    there = (use for use, kinds in HEADS.items() if type(config) in kinds._model_mapping)
+    there = (use for use, kinds in AUTO_CLASSES.items() if type(config) in kinds._model_mapping)
     return next((use for use in there if class_for(use, config).__name__ in saved), "encoder")
 
 

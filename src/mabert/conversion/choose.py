@@ -8,7 +8,7 @@ import torch
 from mabert.conversion.watch import Item, attention_means, held, packed, unexplained
 from mabert.conversion.windows import windows_of
 
-KEPT = 1 / 3
+SHARE_KEPT = 1 / 3
 """Share of the layers that keep their attention, as in the paper's schedule."""
 
 MUCH = 3.0
@@ -54,7 +54,7 @@ class Survey:
 
 def layers_kept(depth: int) -> int:
     """Returns how many of a teacher's layers keep their attention: a third, at least one, but not the only one."""
-    return min(max(1, round(KEPT * depth)), depth - 1)
+    return min(max(1, round(SHARE_KEPT * depth)), depth - 1)
 
 
 def warnings_of(pattern: str, lost: Sequence[float]) -> list[str]:

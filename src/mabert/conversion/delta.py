@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from mabert.baselines.uses import Use
-from mabert.conversion.teacher import HEADS, check_copy, load_teacher, open_teacher, student_of, weights_hash
+from mabert.conversion.teacher import USES, check_copy, load_teacher, open_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import CONFIG, DELTA, default_cache
 from mabert.files.reading import parse_json, sha256, to_json
@@ -103,8 +103,8 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
         raise ValueError(f"{file} describes itself as {said[:40]!r}; it must be a mapping of names to values")
     if missing := [name for name in ("teacher", "weights", "use") if not isinstance(about.get(name), str)]:
         raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
-    if about["use"] not in HEADS.values():
-        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(HEADS.values())}")
+    if about["use"] not in USES.values():
+        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(USES.values())}")
     return about, cores
 
 

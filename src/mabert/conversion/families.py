@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from mabert.baselines.family import DROPOUTS
 from mabert.baselines.longformer import first_position
 
-KEPT = (
+COPIED = (
     "vocab_size",
     "hidden_size",
     "num_hidden_layers",
@@ -38,7 +38,7 @@ class TeacherFamily:
 
     Attributes:
         fields: Returns the fields of MaBERT's configuration that reproduce the teacher's architecture, as far as the
-            teacher's own fields in `KEPT` do not.
+            teacher's own fields in `COPIED` do not.
         encoder: Names of the encoder's modules.
         masked_lm: Names of the modules of a masked language model's head.
         classifier: Names of the modules of a classifier's head.

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use, class_for
-from mabert.conversion.families import KEPT, TEACHERS, Names, TeacherFamily
+from mabert.conversion.families import COPIED, TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.files.places import Place, find
 from mabert.files.sentences import SentenceFolder
@@ -23,7 +23,7 @@ from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
 
-HEADS: dict[str, Use] = {"Model": "encoder", "ForMaskedLM": "masked_lm", "ForSequenceClassification": "classifier"}
+USES: dict[str, Use] = {"Model": "encoder", "ForMaskedLM": "masked_lm", "ForSequenceClassification": "classifier"}
 """Endings of class names, and the use of such a model."""
 
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -65,7 +65,7 @@ def use_of(opened: Opened) -> Use:
     for name in opened.config.architectures or ("Model",):
         # BERT's pretraining model has a masked language model's head; ELECTRA's has one that its users drop.
         pretraining: Use = "encoder" if opened.config.model_type == "electra" else "masked_lm"
-        for end, use in {**HEADS, "ForPreTraining": pretraining}.items():
+        for end, use in {**USES, "ForPreTraining": pretraining}.items():
             if name.endswith(end):
                 return use
     raise ValueError(
@@ -108,7 +108,7 @@ def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBer
     """
     family = TEACHERS[teacher.model_type]
     fields: dict[str, Any] = {"layer_pattern": "T", "ssm_bias": True}
-    fields |= {name: getattr(teacher, name) for name in KEPT if getattr(teacher, name, None) is not None}
+    fields |= {name: getattr(teacher, name) for name in COPIED if getattr(teacher, name, None) is not None}
     fields |= family.fields(teacher)
     fields["pooling"] = getattr(teacher, "classifier_pooling", "cls") if use == "classifier" else "mean"
     if use == "classifier":

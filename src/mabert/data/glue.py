@@ -11,7 +11,7 @@ import numpy as np
 
 from mabert.data import GLUE, LabelKind, rows
 from mabert.data.corpus import HubSource
-from mabert.data.tasks import Rows, Task, row_label, rows_of
+from mabert.data.tasks import Rows, Task, as_rows, row_label
 from mabert.files.reading import check_source
 
 logger = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ def _from_file(task: GlueTask, path: Path, test: bool) -> Rows:
         logger.warning("%s: left out %d rows with missing columns, as the official loader does", path, short)
     if not data["index"]:
         raise ValueError(f"{path}: a header line but no rows")
-    return rows_of(data)
+    return as_rows(data)
 
 
 def _from_hub(task: GlueTask, name: str, split: str) -> Rows:

@@ -10,7 +10,7 @@ import numpy as np
 from mabert.data import rows
 from mabert.data.entities import CONLL, read_tagged, types_of
 from mabert.data.squad import read_squad
-from mabert.data.tasks import Columns, Rows, Task, alike, column, read_tables, rows_of
+from mabert.data.tasks import Columns, Rows, Task, alike, as_rows, column, read_tables
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def load_own(
     if groups := alike(types_of(task.label_names) if kind == "tokens" else task.label_names):
         written = "; ".join(" and ".join(map(ascii, group)) for group in groups)
         logger.warning("%s: labels that look alike are classes of their own: %s", paths["train"], written)
-    loaded = {split: rows_of(content) for split, content in held.items()}
+    loaded = {split: as_rows(content) for split, content in held.items()}
     if "validation" not in loaded:
         train = loaded["train"]
         count = round(hold_out * len(train))

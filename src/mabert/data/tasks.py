@@ -18,7 +18,7 @@ Rows: TypeAlias = "Dataset"
 known, and `index`; tagged sentences also have `tokens` and `tags`."""
 
 
-def rows_of(columns: Mapping[str, Any]) -> Rows:
+def as_rows(columns: Mapping[str, Any]) -> Rows:
     """Makes a data set of examples from columns."""
     from datasets import Dataset
 

@@ -23,14 +23,14 @@ from mabert.model.prepack import can_prepack, is_plain, prepack
 from mabert.opening.opened import Opened
 from mabert.ops import int8
 
-Model = TypeVar("Model", bound=PreTrainedModel)
+Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
 _ALONE = threading.Lock()
 """Held by a thread while no other thread may run its model."""
 
 
 @dataclass(frozen=True)
-class Loaded(Generic[Model]):
+class Loaded(Generic[Pretrained]):
     """A model and what it needs.
 
     Attributes:
@@ -40,7 +40,7 @@ class Loaded(Generic[Model]):
         int8: Whether large linear layers multiply 8-bit integers once the model is prepacked.
     """
 
-    model: Model
+    model: Pretrained
     tokenizer: PreTrainedTokenizerFast
     bf16: bool = False
     int8: bool = False
@@ -72,7 +72,7 @@ class Loaded(Generic[Model]):
         with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
             yield
 
-    def prepacked(self, graphs: bool = True) -> "Loaded[Model]":
+    def prepacked(self, graphs: bool = True) -> "Loaded[Pretrained]":
         """Makes the model ready for inference alone: it must not be used elsewhere any more. Returns self.
 
         On a CPU it is prepacked if possible (`mabert.prepack`). On a GPU, in bf16, each product's weights are cast once

@@ -70,7 +70,7 @@ def write_passages(chunks: Iterable[Passages], width: int, output: str | None, b
         Their number.
     """
     if output is None or beside is None:
-        return write_rows(map(rows_of, chunks), output)
+        return write_rows(map(json_lines, chunks), output)
 
     def placed(file: BinaryIO) -> Iterator[Iterator[dict[str, int]]]:
         for found in chunks:
@@ -80,7 +80,7 @@ def write_passages(chunks: Iterable[Passages], width: int, output: str | None, b
     return write_npy(lambda file: write_rows(placed(file), beside), width, output)
 
 
-def rows_of(passages: Passages) -> Iterator[dict[str, Any]]:
+def json_lines(passages: Passages) -> Iterator[dict[str, Any]]:
     """Yields each passage as a row of JSONL."""
     for place, vector in zip(places_of(passages), passages.vectors, strict=True):
         yield {**place, "vector": vector.tolist()}

@@ -16,7 +16,7 @@ from mabert.model.packing import is_tracing
 from mabert.ops import int8
 from mabert.ops.transforms import is_transformed
 
-Model = TypeVar("Model", bound=nn.Module)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 HALF = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 """Operators that tell whether oneDNN multiplies a short float on this processor; a torch without oneDNN lacks them."""
@@ -204,7 +204,7 @@ def refuse_all_but_inference(input: Tensor) -> None:
         raise RuntimeError("a prepacked model has no gradients; load the model again to train it")
 
 
-def prepack(model: Model, dtype: torch.dtype | Literal["int8"] | None = None) -> Model:
+def prepack(model: AnyModule, dtype: torch.dtype | Literal["int8"] | None = None) -> AnyModule:
     """Makes a model faster on a CPU for good; it can no longer be trained.
 
     Linear layers become `PackedLinear` in place, without a second copy of their weights. Some layers stay as they are:

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-HEADS = ("pooler", "classifier", "qa_outputs", "decoder")
+UNQUANTIZED = ("pooler", "classifier", "qa_outputs", "decoder")
 """Modules that bitsandbytes, quanto and torchao leave unquantized: they are trained in full beside an adapter."""
 
 NARROW = ("x_proj", "dt_proj")
@@ -13,9 +13,9 @@ that they make, and 4-bit kernels do not take their widths. torchao's int8 was m
 
 
 def sparing(asked: Any) -> Any:
-    """Returns a quantizer's configuration that skips `HEADS` and `NARROW`, unless it names modules to skip itself."""
+    """Returns a quantizer's configuration that skips `UNQUANTIZED` and `NARROW`, unless it names modules to skip."""
     asked = copy.copy(asked)
     for name in ("llm_int8_skip_modules", "modules_to_not_convert"):
         if getattr(asked, name, ()) is None:
-            setattr(asked, name, [*HEADS, *(NARROW if asked.quant_method != "torchao" else ())])
+            setattr(asked, name, [*UNQUANTIZED, *(NARROW if asked.quant_method != "torchao" else ())])
     return asked

@@ -17,7 +17,7 @@ from mabert.machine.memory import check_fits, parameters_of
 
 logger = logging.get_logger(__name__)
 
-Model = TypeVar("Model", bound=PreTrainedModel)
+Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 EXPORTS = ("model.onnx", "openvino_model.xml")
@@ -25,13 +25,13 @@ EXPORTS = ("model.onnx", "openvino_model.xml")
 
 
 def load_model(
-    kind: type[Model],
+    kind: type[Pretrained],
     place: Place,
     config: PreTrainedConfig,
     *,
     dtype: torch.dtype | None = None,
     drawn: tuple[str, ...] = (),
-) -> Model:
+) -> Pretrained:
     """Loads a model in evaluation mode, all weights from the checkpoint; warns of those that the encoder leaves out.
 
     Args:
@@ -81,8 +81,8 @@ def load_model(
 
 
 def read_weights(
-    kind: type[Model], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None
-) -> tuple[Model, dict[str, Any]]:
+    kind: type[Pretrained], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None
+) -> tuple[Pretrained, dict[str, Any]]:
     """Reads a model without printing anything, one at a time in this process.
 
     Returns the model and transformers' report on its weights.
