@@ -29,8 +29,8 @@ from mabert.train.recipe import load_recipe
 from mabert.train.run import REQUEST
 from mabert_lab.bench import models
 from mabert_lab.cli import main
-from tests.bad_input.conftest import refusal
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures
+from tests.refusal import refusal
 
 
 @pytest.fixture(autouse=True)

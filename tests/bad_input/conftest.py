@@ -1,7 +1,6 @@
 """A small run of each kind, made once, and the command line's answer to what is wrong with it."""
 
 import csv
-import re
 import shutil
 
 import pytest
@@ -9,12 +8,8 @@ import yaml
 
 from mabert.train.recipe import as_mapping
 from mabert_lab.cli import main
+from tests.refusal import refusal
 from tests.train.helpers import recipe, tokenizer
-
-NOTES = re.compile(
-    r"(pretraining|tokenising|\S+ seed \d+ lr|Loading weights|Writing model)\b|mabert: (compil|reusing the token|held )"
-)
-"""Begins of lines that say how far a command is."""
 
 
 def hashes(folder):
@@ -46,21 +41,6 @@ def run(made, tmp_path):
     shutil.copytree(made / "run", tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     return tmp_path / "run"
-
-
-def refusal(capsys, words):
-    """Runs a command that must be refused in one line; returns the line."""
-    capsys.readouterr()
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    told = [line for line in re.split(r"[\r\n]", err) if line and not NOTES.match(line)]
-    assert (code, len(told), out) == (2, 1, ""), told
-    assert told[0].startswith("mabert")
-    assert len(told[0]) < 1500
-    return told[0]
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from transformers import AutoConfig
 
 import mabert
 from mabert.cli import main
-from tests.bad_input.conftest import refusal
 from tests.conversion.helpers import sentence_files, teacher
+from tests.refusal import refusal
 
 
 @pytest.fixture

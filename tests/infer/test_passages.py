@@ -16,10 +16,10 @@ from mabert.cli import main
 from mabert.infer import chunks as chunking
 from mabert.infer.answers import How
 from mabert.infer.passages import cut
-from tests.bad_input.conftest import refusal
 from tests.conversion.helpers import saved_teacher
 from tests.data.conftest import KINDS
 from tests.infer.conftest import Counted, saved
+from tests.refusal import refusal
 from tests.train.helpers import TEXT
 
 SENTENCES = ["the bird sings.", "A river!", "the old stone house holds a small cold light?", "Wind"]

@@ -7,8 +7,8 @@ from mabert_lab import cli
 from mabert_lab.study import plan as plans
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.runner import Status, progress, show_plan
-from tests.bad_input.conftest import refusal
 from tests.lab.study.helpers import planned, world, written
+from tests.refusal import refusal
 
 ARMS = {"map": {}, "wide": {"pretrain": {"model.hidden_size": 32}}}
 
