@@ -85,8 +85,9 @@ def panels(size: tuple[float, float], *grid: int, **shared: Any) -> tuple[Drawin
 
 
 def with_grid(axes: Axes, **settings: Any) -> None:
-    """Sets what `Axes.set` takes and a light grid, and removes the frame on sides without a scale."""
+    """Sets what `Axes.set` takes and a light grid, and removes small ticks and the frame on sides without a scale."""
     axes.set(**settings)
+    axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 

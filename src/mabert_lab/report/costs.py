@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report import paper
@@ -445,7 +445,6 @@ def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition)
     low, high = axes.get_ylim()
     # Up to three decades there is room for ticks between the powers of ten.
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=12))
-    axes.yaxis.set_minor_formatter(NullFormatter())
     _over_lengths(axes, sorted({*rows["length"], *printed.columns}))
 
 
@@ -481,5 +480,4 @@ def _over_lengths(axes: Axes, lengths: Sequence[int]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, _heads(lengths), rotation=45, fontsize="small")
-    axes.xaxis.set_minor_locator(NullLocator())
     with_grid(axes, xlabel="tokens")

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from mabert_lab.report.charts import INK, panels, svg, with_grid
 from mabert_lab.report.document import MISSING, table
@@ -206,7 +205,6 @@ def farthest_chart(drifts: Drifts) -> str:
         axes.set_title(f"attention {attention}", color=INK, fontsize="small")
         axes.set_xscale("log")
         axes.set_xticks(decades, ["0", *(f"{decade:g}" for decade in decades[1:])], fontsize="small")
-        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yticks([-height for height in range(len(lines))], lines, fontsize="small")
         with_grid(axes)
     axes.set_xlim(nothing / 2, 3)
