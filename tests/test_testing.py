@@ -1,6 +1,7 @@
 """`check_mixer` passes what keeps the promises of a model, and names what breaks them; a letter of one's own works in
 saved folders, on the command line and in a study, as docs/mixers.md shows it."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -143,35 +144,39 @@ def test_a_letter_that_is_not_registered_is_named(tmp_path, letter):
             register_mixer(wrong, Mean)
 
 
-def run(folder, *words):
-    environment = {**os.environ, "MABERT_MIXERS": "gla.py", "PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+@pytest.fixture
+def guide(tmp_path, monkeypatch):
+    """Writes the page's module, runs programs beside it, and forgets its letter and itself before each and after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(mixer, program=""):
+        for names, name in ((sys.modules, "gla"), (BLOCKS, "G"), (LAYER_TYPES, "G")):
+            names.pop(name, None)
+        (tmp_path / "gla.py").write_text(mixer)
+        importlib.invalidate_caches()
+        exec(program, {})
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # which would be taken for that of the next module
+    yield run
+    run("")
 
 
 @pytest.mark.slow
-def test_the_guide_runs_as_it_stands(tmp_path):
+def test_the_guide_runs_as_it_stands(guide, tmp_path):
     mixer, check, use = CODE
-    (tmp_path / "gla.py").write_text(mixer)
-    status, told = run(tmp_path, "-c", f"{check}\n{use}")
-    assert status == 0, told
+    guide(mixer, f"{check}\n{use}")
     line = next(line for line in mixer.splitlines() if "masked_fill" in line)
-    (tmp_path / "gla.py").write_text(mixer.replace(line, line[: len(line) - len(line.lstrip())] + "pass"))
-    status, told = run(tmp_path, "-c", check)
-    assert status != 0
-    told_by_page = re.search(r"it says `(.*?)`", PAGE)
-    assert told.strip().endswith(told_by_page[1])
-    (tmp_path / "gla.py").write_text(mixer)
-    status, told = run(tmp_path, "-m", "mabert", "info", "gg-model")
-    assert status == 0, told
+    with pytest.raises(AssertionError) as told:
+        guide(mixer.replace(line, line[: len(line) - len(line.lstrip())] + "pass"), check)
+    assert str(told.value).endswith(re.search(r"it says `(.*?)`", PAGE)[1])
+    guide(mixer)
     with pytest.raises(
         ValueError, match=r"G must first be added by mabert\.register_mixer \(for commands: MABERT_MIXERS=FILE\.py\)"
     ):
         MaBertModel.from_pretrained(tmp_path / "gg-model")
-    (tmp_path / "gla.py").unlink()
     command = [Path(sys.executable).with_name("mabert"), "info", "gg-model"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "MABERT_MIXERS": "gla.py"}, capture_output=True)
-    assert done.stderr.decode().strip() == "mabert: MABERT_MIXERS names 'gla.py'; there is no such file"
+    subprocess.run(command, env={**os.environ, "MABERT_MIXERS": "gla.py"}, check=True)
 
 
 @pytest.mark.parametrize(("name", "told"), [("nowhere.py", "there is no such file"), ("nowhere", "no such module")])

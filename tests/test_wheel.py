@@ -36,8 +36,10 @@ tokenizer.save_pretrained("tiny")
 
 CORE = """
 from mabert import *
-print(load("tiny").embed(["A text."]).shape)
-print(sorted(load("tiny").predict(["A text."])[0]))
+from mabert.ops import use_backend
+with use_backend("reference"):  # an environment of its own would compile the kernels anew
+    print(load("tiny").embed(["A text."]).shape)
+    print(sorted(load("tiny").predict(["A text."])[0]))
 print(type(prepack(model.eval())).__name__)
 try:
     load("minilm").embed(["A text."])
@@ -71,7 +73,7 @@ with use_backend("reference"):
 
 EXPORT = """
 from mabert.ops import use_backend
-with use_backend("reference"):  # an environment of its own would compile the kernels anew
+with use_backend("reference"):
     for to in ("onnx", "openvino"):
         print(mabert.export("tiny", to, to=to).runtime.split()[0])
 """
@@ -157,7 +159,7 @@ def environment(folder, wheel, extra):
     if extra:  # what pip adds, the command, is asked for without an extra
         zipfile.ZipFile(wheel).extractall(site)
     else:
-        pip("install", wheel, python=folder / "bin/python")
+        pip("install", "--no-compile", wheel, python=folder / "bin/python")
     return folder / "bin/python"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -10,6 +10,7 @@ from mabert import MaBertForSequenceClassification
 from mabert.model import mamba, packing
 from mabert.model.mamba import Recurrence
 from tests.model.helpers import LABELS, MASK, TOKENS, build, config
+from tests.train.helpers import in_two
 
 SHORT = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
@@ -83,14 +84,14 @@ def test_batches_of_a_packed_row_are_planned_once(alone, monkeypatch):
     assert len(planned) == 1
 
 
-def in_a_process(rank, store):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def one_of_two():
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
     for dtype, policy in CASES:
         check(dtype, policy, slice(rank, rank + 1))
     distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_find_the_gradients_of_one(tmp_path):
-    multiprocessing.spawn(in_a_process, (tmp_path / "store",), 2)
+def test_two_processes_find_the_gradients_of_one():
+    in_two(one_of_two)

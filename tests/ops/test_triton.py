@@ -104,7 +104,7 @@ def test_convolution_agrees_with_the_reference(case: Case, part: int) -> None:
 
 
 @PARTS
-@settings(SETTINGS, max_examples=4 if GPU else 5)
+@settings(SETTINGS, max_examples=4 if GPU else 3)
 @given(case=scans(times=(17, 40, 64, 97) if GPU else (17, 40), channels=(3, 70) if GPU else (3,), states=(2, 5)))
 def test_a_scan_in_splits_agrees_with_the_reference(splits, case: Case, part: int) -> None:
     assert_agrees(case, "triton", DEVICE)

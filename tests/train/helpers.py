@@ -4,6 +4,7 @@ import atexit
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 
@@ -11,12 +12,14 @@ import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
+from torch import multiprocessing
 from transformers import TrainerCallback
 
 from mabert.baselines.registry import family_named
 from mabert.baselines.uses import build
 from mabert.data.tokenizer import train_wordpiece
 from mabert.files.writing import write_text
+from mabert.machine.processes import context
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 from tests.patience import HANG
 
@@ -112,26 +115,29 @@ def same_weights(a, b):
         assert torch.equal(value, b[name]), name
 
 
-def under_torchrun(folder, program, *arguments, processes=2):
-    """Runs a program in several processes; returns the exit code and what it said."""
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return launched(launcher, folder, program, *arguments)
+def in_two(function, *arguments):
+    """Runs a function in two processes with torchrun's variables, forked from one that has done the imports."""
+    context("mabert_lab.study.work")
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    multiprocessing.start_processes(one_of_two, (port, function, arguments), 2, start_method="forkserver")
+
+
+def one_of_two(rank, port, function, arguments):
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    torch.set_num_threads(1)
+    function(*arguments)
 
 
 def under_accelerate(options, folder, program, *arguments):
-    """The same in two processes by `accelerate launch` with options of it."""
-    launcher = ["accelerate.commands.launch", "--num_processes=2", "--main_process_port=0", *options]
-    return launched(launcher, folder, program, *arguments)
-
-
-def launched(launcher, folder, program, *arguments):
-    """Runs a program by a launcher, a module with its options; returns the exit code and what it said."""
+    """Runs a program in two processes by `accelerate launch` with options of it; returns the exit code and what it
+    said."""
     (folder / "program.py").write_text(program)
+    launcher = ["accelerate.commands.launch", "--num_processes=2", "--main_process_port=0", *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    told = [str(folder / "program.py"), *map(str, arguments)]
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, *told], capture_output=True, text=True, env=environment, timeout=HANG
-    )
+    command = [sys.executable, "-m", *launcher, str(folder / "program.py"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
     return done.returncode, done.stderr
 
 

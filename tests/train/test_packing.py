@@ -20,7 +20,7 @@ from mabert.data.mlm import MlmMasking
 from mabert.files.reading import parse_json
 from mabert.train.packing import PackingTrainer
 from tests.model.helpers import build, config
-from tests.train.helpers import WORDS, tokenizer, under_accelerate, under_torchrun
+from tests.train.helpers import WORDS, in_two, tokenizer, under_accelerate
 
 TEXTS = [" ".join((WORDS * 2)[place : place + 1 + place % 9]) for place in range(30)]
 
@@ -167,14 +167,14 @@ def test_decay_spares_what_pretraining_spares(tmp_path):
     assert not any(name.endswith(("A_log", ".D", "bias")) for name in names)
 
 
-def part_of_two(folder, resume):
+def part_of_two(folder, resume=None):
     """One of two processes: trains with evaluations on the way, writes what it came to."""
     trainer = trainer_of(folder, num_train_epochs=3, save_steps=5, eval_strategy="steps", eval_steps=3)
     seen = []
     trainer.model.mabert.register_forward_pre_hook(
         lambda module, given: seen.append(given[0].shape[1]) if module.training else None
     )
-    trainer.train(resume_from_checkpoint=resume or None)
+    trainer.train(resume_from_checkpoint=resume)
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     end = {
         "losses": losses,
@@ -185,12 +185,18 @@ def part_of_two(folder, resume):
     (folder / f"of-{trainer.args.process_index}{'-resumed' if resume else ''}.json").write_text(json.dumps(end))
 
 
+def both_parts(folder):
+    """All that one of two processes does."""
+    part_of_two(folder)
+    part_of_two(folder, f"{folder}/checkpoint-5")
+    six_steps(folder / "copies").accelerator.end_training()
+
+
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory):
     """A folder with what two processes trained, which take long to start."""
     folder = tmp_path_factory.mktemp("two")
-    code, told = under_torchrun(folder, PARTS + TRAIN, "whole", f"{folder}/copies,")
-    assert code == 0, told
+    in_two(both_parts, folder)
     return folder
 
 
@@ -206,15 +212,8 @@ def test_two_processes_share_the_texts_evaluate_on_the_way_and_resume_to_the_sam
     assert again["batches"] == first["batches"] - 5
 
 
-PARTS = """
-from pathlib import Path
-from tests.train.test_packing import part_of_two
-folder = Path(__file__).parent
-part_of_two(folder, "")
-part_of_two(folder, str(folder / "checkpoint-5"))
-"""
-
 AS_ON_GPUS = """
+import sys
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
@@ -223,22 +222,23 @@ from accelerate.utils import DistributedType
 PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_GPU)
 PartialState.set_device = lambda state: setattr(state, "device", torch.device("cpu"))
 torch.distributed.init_process_group("gloo")
+
+from tests.train.test_packing import six_steps
+output, resumed = sys.argv[1:]
+six_steps(output, sharded=True)
+six_steps(resumed, output + "/checkpoint-3", sharded=True).accelerator.end_training()
 """
 
-TRAIN = """
-import sys
-from tests.train.test_packing import trainer_of
-shards, *runs = sys.argv[1:]
-for run in runs:
-    output, resume = run.split(",")
+
+def six_steps(output, resume=None, sharded=False):
+    """Trains in one of two processes, and saves the model."""
     # The keys' bias has no gradient but rounding, of which Adam with its small epsilon makes whole steps.
     trainer = trainer_of(output, max_steps=6, save_steps=3, adam_epsilon=1e-5)
-    trainer.train(resume_from_checkpoint=resume or None)
-    sharded = {type(held).__name__ for held in trainer.model.parameters()} == {"DTensor"}
-    assert sharded == trainer.is_fsdp_enabled == (shards == "sharded")
-    trainer.save_model(output + "/end")
-trainer.accelerator.end_training()
-"""
+    trainer.train(resume_from_checkpoint=resume)
+    kinds = {type(held).__name__ for held in trainer.model.parameters()}
+    assert (kinds == {"DTensor"}) == trainer.is_fsdp_enabled == sharded
+    trainer.save_model(f"{output}/end")
+    return trainer
 
 
 @pytest.mark.slow
@@ -246,8 +246,8 @@ def test_shards_by_the_configuration_of_the_guide_train_the_model_of_whole_copie
     page = (Path(__file__).parents[2] / "docs/many-machines.md").read_text(encoding="utf-8")
     (settings,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "fsdp.yaml").write_text(settings, encoding="utf-8")
-    told = "sharded", f"{tmp_path}/shards,", f"{tmp_path}/resumed,{tmp_path}/shards/checkpoint-3"
-    code, said = under_accelerate([f"--config_file={tmp_path / 'fsdp.yaml'}"], tmp_path, AS_ON_GPUS + TRAIN, *told)
+    told = tmp_path / "shards", tmp_path / "resumed"
+    code, said = under_accelerate([f"--config_file={tmp_path / 'fsdp.yaml'}"], tmp_path, AS_ON_GPUS, *told)
     assert code == 0, said
     places = by_two / "copies", tmp_path / "shards", tmp_path / "resumed"
     copies, shards, resumed = (load_file(place / "end/model.safetensors") for place in places)
