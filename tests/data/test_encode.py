@@ -1,9 +1,10 @@
+import itertools
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,9 +38,41 @@ def test_neither_how_many_are_encoded_at_once_shows_nor_where_they_stand(tokeniz
 @given(texts=TEXTS, pair=st.booleans(), length=st.integers(4, 20))
 def test_texts_that_are_cut_are_counted(tokenizer, texts, pair, length):
     columns = {"text_a": texts, **({"text_b": texts[::-1]} if pair else {})}
-    whole = encode_rows(Dataset.from_dict(columns), tokenizer, 1000)
-    cut = encode_rows(Dataset.from_dict(columns), tokenizer, length, truncate=True)
+    whole = encode_rows(columns, tokenizer, 1000)
+    cut = encode_rows(columns, tokenizer, length, truncate=True)
     assert (whole.cut, cut.cut) == (0, sum(tokens > length for tokens in whole.lengths))
+    assert whole.windowed == cut.windowed == 0
+
+
+@given(texts=TEXTS, length=st.integers(4, 20))
+def test_longer_texts_are_read_in_windows_that_hold_all_of_them(tokenizer, texts, length):
+    labels = list(range(len(texts)))
+    whole = encode_rows({"text_a": texts, "label": labels}, tokenizer, None)
+    parts = encode_rows({"text_a": texts, "label": labels}, tokenizer, length)
+    assert parts.windowed == sum(tokens > length for tokens in whole.lengths)
+    each = [parts[place] for place in range(len(parts))]
+    for number, tokens in enumerate(whole.lengths):
+        own = [item for item in each if item["labels"] == number]
+        first, *ids, last = whole[number]["input_ids"]
+        assert all(item["input_ids"][0] == first and item["input_ids"][-1] == last for item in own)
+        assert all(len(item["input_ids"]) == len(item["token_type_ids"]) == min(tokens, length) for item in own)
+        read = [item["input_ids"][1:-1] for item in own]
+        again = len(own) * len(read[0]) - len(ids)  # what the last window shares with the one before
+        assert [*itertools.chain(*read[:-1]), *read[-1][again:]] == ids
+    values = np.random.default_rng(0).normal(size=(len(parts), 3)).astype(np.float32)
+    numbers = np.array([item["labels"] for item in each])
+    means = parts.by_row(values)
+    assert means.dtype == np.float32
+    for number in labels:
+        np.testing.assert_allclose(means[number], values[numbers == number].mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_pairs_are_refused_or_cut_where_they_are_longer(tokenizer):
+    pairs = {"text_a": ["the river"] * 2, "text_b": ["a", "the river " * 8]}
+    with pytest.raises(ValueError, match="1 of 2 texts are longer than 9 tokens"):
+        encode_rows(pairs, tokenizer, 9)
+    with pytest.raises(ValueError, match="max_length is 2; special tokens and one token of text need 3"):
+        encode_rows({"text_a": ["the river"]}, tokenizer, 2)
 
 
 def test_long_texts_are_counted_unless_they_may_be_cut(tokenizer):
@@ -86,7 +119,7 @@ def test_what_is_no_text_is_named_by_its_number(tokenizer, first, second, told):
 @pytest.mark.parametrize("label", [[1, 0], [2.5, 1.0], None])
 def test_a_data_set_makes_batches(tokenizer, label):
     columns = {"text_a": ["the river", "the river crossed"], "text_b": ["a", "b"], "index": [0, 1]}
-    data = encode_rows(Dataset.from_dict(columns | ({"label": label} if label else {})), tokenizer, 16)
+    data = encode_rows(columns | ({"label": label} if label else {}), tokenizer, 16)
     assert len(data) == 2
     assert data.lengths == [len(data[0]["input_ids"]), len(data[1]["input_ids"])]
     batch = Collator(tokenizer.pad_token_id)([data[0], data[1]])

@@ -7,18 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data.encode import encode_texts
-from mabert.data.passages import LONGEST_ANSWER, best_answer, passages_of, windows
+from mabert.data.encode import encode_texts, windows
+from mabert.data.passages import LONGEST_ANSWER, best_answer, passages_of
 from tests.data.conftest import KINDS
 
 CONTEXT = "the quiet river carried the captain beyond the northern village. the doctor visited the castle."
 
 
-@given(count=st.integers(0, 60), room=st.integers(1, 20), overlap=st.integers(0, 19))
-def test_windows_cover_all_and_share_what_they_should(count, room, overlap):
+@given(first=st.integers(0, 3), count=st.integers(0, 60), room=st.integers(1, 20), overlap=st.integers(0, 19))
+def test_windows_cover_all_and_share_what_they_should(first, count, room, overlap):
     if overlap >= room:
         return
-    found = windows(count, room, overlap)
+    ids, around = list(range(count)), ["before"] * first
+    divided = list(windows({"ids": [*around, *ids, "behind"]}, first, count, room, overlap))
+    found = [(begin - first, end - first) for _, begin, end in divided]
+    for (part, _, _), (begin, end) in zip(divided, found, strict=True):
+        assert part == {"ids": [*around, *ids[begin:end], "behind"]}
     assert found[0][0] == 0
     assert found[-1][1] == count
     assert all(end - begin == min(room, count) for begin, end in found)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from typing import get_args
 
 import numpy as np
@@ -9,12 +10,16 @@ import pytest
 import torch
 from datasets import Dataset
 
+import mabert
 from mabert.cli import main
 from mabert.data import LabelKind
+from mabert.data.encode import encode_rows
+from mabert.opening.opened import open_model
 from mabert.train import finetune_once
+from mabert.train.finetune_run import logits_of
 from mabert.train.kinds import KINDS, kind_of
 from tests.train.helpers import in_two, kill_at, must_part, of_family, same_weights, stop_at, tokenizer, weights
-from tests.train.tasks import ANSWERS, CLASSES, NUMBERS, SEVERAL, TASKS, TOKENS, go, losses, record
+from tests.train.tasks import ANSWERS, CLASSES, NUMBERS, SEVERAL, TASKS, TOKENS, go, losses, record, splits
 
 EPOCHS = {"classes": 6, "numbers": 8, "several": 6, "tokens": 6, "answers": 12}
 ABOVE_CHANCE = {"classes": 0.8, "numbers": 0.5, "several": 0.8, "tokens": 0.8, "answers": 0.6}
@@ -52,6 +57,33 @@ def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, kind, ways):
     for way, other in zip(list(ways)[1:], others, strict=True):
         assert losses(tmp_path / "unpad") == pytest.approx(losses(tmp_path / way), rel=near), way
         assert kind != "classes" or plain == other, way
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers", "several"])
+def test_longer_texts_are_learnt_and_answered_in_windows(pretrained, tmp_path, caplog, kind):
+    caplog.set_level("INFO")
+    go(pretrained, tmp_path, kind, max_length=6)
+    told = r"texts that were read in windows of 6 tokens: \d\d+ of 160 of train, \d\d of 40 of validation"
+    assert re.search(told, caplog.text)
+    texts, place = splits(kind)["validation"]["text_a"], tmp_path / "seed-0"
+    caplog.clear()
+    found = mabert.load(place).predict(texts, progress=False)
+    assert re.search(r"texts that were read in windows: \d\d of 40", caplog.text)
+    opened = open_model(place)
+    examples = encode_rows({"text_a": texts}, opened.tokenizer, 6)
+    logits = logits_of(opened.plain("classifier"), examples, opened.tokenizer.pad_token_id)
+    assert len(logits) > len(texts) + 10
+    means = torch.from_numpy(examples.by_row(logits))
+    if kind == "numbers":
+        assert [answer["score"] for answer in found] == pytest.approx(means[:, 0].tolist(), abs=1e-5)
+    else:
+        chances = means.sigmoid() if kind == "several" else means.softmax(1)
+        expected = [pytest.approx(row, abs=1e-5) for row in chances.tolist()]
+        assert [list(answer["probability"].values()) for answer in found] == expected
+    lines = (place / "validation.tsv").read_text().splitlines()
+    answers = {"classes": "{label}", "numbers": "{score:.4f}", "several": "{labels}"}[kind]
+    said = [answers.format(**{**answer, "labels": "|".join(answer.get("labels", ()))}) for answer in found]
+    assert [row["prediction"] for row in csv.DictReader(lines, delimiter="\t")] == said
 
 
 @pytest.mark.slow
@@ -252,7 +284,7 @@ def test_answers_that_no_passage_holds_whole_are_told_of(caplog):
         ("answers", {"truncate": True}, "truncate is on; contexts that are too long are read in windows"),
         ("tokens", {"pooling": "cls"}, "pooling is 'cls'; that is a classifier's, and this is a tagger"),
         ("tokens", {"max_length": 4}, r"things train: \d+ of 160 texts are longer than 4 tokens"),
-        ("classes", {"max_length": 4}, r"birds train: \d+ of 160 texts are longer than 4 tokens"),
+        ("classes", {"max_length": 2}, "max_length is 2; special tokens and one token of text need 3"),
         ("classes", {"max_length": 99}, "max_length is 99, the model has positions for 24 tokens"),
         ("classes", {"seeds": ()}, r"seeds is \[\]; it must be at least one, and none twice"),
         ("classes", {"epochs": 0}, "epochs is 0; it must be at least 1"),

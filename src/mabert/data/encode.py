@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.tasks import Rows
 from mabert.files.reading import read_json_if_there, shown, to_json
 from mabert.files.writing import write_text
 
@@ -90,9 +90,7 @@ def encodings(
             differ, an item is not text, or `max_length` has no room for a token.
     """
     check_texts(texts_a, texts_b, name, before)
-    least = tokenizer.num_special_tokens_to_add(pair=texts_b is not None) + 1
-    if max_length is not None and max_length < least:
-        raise ValueError(f"max_length is {max_length}; special tokens and one token of text need {least}")
+    check_room(tokenizer, max_length, pair=texts_b is not None)
     options: dict[str, Any] = {"truncation": False}
     if truncate and max_length is not None:
         options = {"truncation": True, "max_length": max_length}
@@ -112,6 +110,25 @@ def encodings(
             f"{before + long[0] + 1}, the longest text {before + worst + 1} with {lengths[worst]}); "
             "shorten them, or have them cut (--truncate, or truncate=True)"
         )
+
+
+def check_room(tokenizer: PreTrainedTokenizerFast, max_length: int | None, pair: bool) -> int:
+    """Returns the number of special tokens; raises ValueError if `max_length` has no room for another one."""
+    special = tokenizer.num_special_tokens_to_add(pair)
+    if max_length is not None and max_length <= special:
+        raise ValueError(f"max_length is {max_length}; special tokens and one token of text need {special + 1}")
+    return special
+
+
+def windows(
+    item: Mapping[str, list[int]], first: int, count: int, room: int, overlap: int = 0
+) -> Iterator[tuple[dict[str, list[int]], int, int]]:
+    """Divides `count` tokens of an encoded text, from `first` on, into the fewest windows of `room` tokens that overlap
+    by at least `overlap`; yields each with all other tokens around it, its first token and last + 1."""
+    last = first + max(count - room, 0)
+    for begin in (*range(first, last, (room - overlap) or 1), last):
+        end = min(begin + room, first + count)
+        yield {name: ids[:first] + ids[begin:end] + ids[first + count :] for name, ids in item.items()}, begin, end
 
 
 def was_cut(encoding: tokenizers.Encoding) -> bool:
@@ -182,17 +199,26 @@ class Examples(Dataset):
         pairs: whether the examples are pairs of texts.
         scored: number of loss terms of each example; default, one each.
         cut: number of examples that were truncated.
+        rows: number of the row that each example is of, ascending; default, one example a row.
 
     Attributes:
         lengths: tokens of each example, to batch by length.
+        windowed: number of rows that are read in several windows.
     """
 
     def __init__(
-        self, items: list[dict[str, Any]], pairs: bool = False, scored: Sequence[int] | None = None, cut: int = 0
+        self,
+        items: list[dict[str, Any]],
+        pairs: bool = False,
+        scored: Sequence[int] | None = None,
+        cut: int = 0,
+        rows: Sequence[int] | None = None,
     ) -> None:
         self._items, self.pairs, self.cut = items, pairs, cut
         self.lengths = [len(item["input_ids"]) for item in items]
         self.scored = [1] * len(items) if scored is None else scored
+        self._counts = np.bincount(np.array(range(len(items)) if rows is None else rows, dtype=np.int64))
+        self.windowed = int((self._counts > 1).sum())
 
     def __len__(self) -> int:
         return len(self._items)
@@ -201,23 +227,39 @@ class Examples(Dataset):
         """Returns one example."""
         return self._items[index]
 
+    def by_row(self, values: np.ndarray) -> np.ndarray:
+        """Returns the mean of each row's examples, (rows, ...), of values of all examples, (examples, ...)."""
+        if not self.windowed:
+            return values
+        ends = self._counts.cumsum()
+        return np.add.reduceat(values, ends - self._counts) / self._counts[:, None].astype(values.dtype)
+
 
 def encode_rows(
-    rows: Rows,
+    rows: Mapping[str, Sequence[Any]],
     tokenizer: PreTrainedTokenizerFast,
-    max_length: int,
+    max_length: int | None,
     truncate: bool = False,
     name: str = "the data",
+    before: int = 0,
 ) -> Examples:
     """Encodes rows for a classifier: `text_a`, and `text_b` and `label` if present.
 
-    Further arguments and errors are those of `encodings`.
+    A single text that is longer than `max_length` and is not to be truncated is read in windows: examples of that
+    length, each with the text's label. Further arguments and errors are those of `encodings`.
     """
-    columns: dict[str, list[Any]] = rows[:]
-    texts = columns["text_a"], columns.get("text_b")
-    found = encodings(tokenizer, *texts, max_length=max_length, truncate=truncate, name=name)
-    encoded: list[tuple[Any, bool]] = [(item, was_cut(encoding)) for item, encoding in found]
-    items = [item for item, _ in encoded]
-    for item, label in zip(items, columns.get("label", ()), strict=False):
-        item["labels"] = label
-    return Examples(items, pairs="text_b" in columns, cut=sum(cut for _, cut in encoded))
+    texts, pairs = (rows["text_a"], rows.get("text_b")), "text_b" in rows
+    special, divides = check_room(tokenizer, max_length, pairs), not pairs and not truncate
+    how: dict[str, Any] = {"max_length": None if divides else max_length, "truncate": truncate}
+    items: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    cut = 0
+    for number, (item, encoding) in enumerate(encodings(tokenizer, *texts, **how, name=name, before=before)):
+        cut += was_cut(encoding)
+        label = {"labels": rows["label"][number]} if "label" in rows else {}
+        count = len(item["input_ids"]) - special
+        room = count if not divides or max_length is None else max_length - special
+        first = next((place for place, sequence in enumerate(encoding.sequence_ids) if sequence is not None), 0)
+        items += [part | label for part, _, _ in windows(item, first, count, room)]
+        numbers += [number] * (len(items) - len(numbers))
+    return Examples(items, pairs, cut=cut, rows=numbers)

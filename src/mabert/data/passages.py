@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from mabert.data.encode import encodings
+from mabert.data.encode import encodings, windows
 from mabert.data.words import Span
 
 LONGEST_ANSWER = 64
@@ -81,7 +81,6 @@ def passages_of(
     for row, (item, encoding) in enumerate(encoded):
         places = [place for place, sequence in enumerate(encoding.sequence_ids) if sequence == 1]
         first = places[0] if places else len(encoding.ids)
-        behind = first + len(places)
         room, overlap = len(places), 0
         if max_length is not None and len(encoding.ids) > max_length:
             room, overlap = max_length - len(encoding.ids) + len(places), max_length // 4
@@ -90,21 +89,9 @@ def passages_of(
                     f"{name}: question {before + row + 1} leaves room for {max(room, 0)} tokens of its context in "
                     f"{max_length}; {overlap + 1} are needed, so shorten it: {questions[row][:40]!r}"
                 )
-        for begin, end in windows(len(places), room, overlap):
-            cut = {
-                column: values[:first] + values[first + begin : first + end] + values[behind:]
-                for column, values in item.items()
-            }
-            passages.append(Passage(row, cut, first, encoding.offsets[first + begin : first + end]))
+        for part, begin, end in windows(item, first, len(places), room, overlap):
+            passages.append(Passage(row, part, first, encoding.offsets[begin:end]))
     return passages
-
-
-def windows(count: int, room: int, overlap: int) -> list[Span]:
-    """Divides `count` tokens into the fewest windows of `room` tokens that overlap by at least `overlap`."""
-    if count <= room:
-        return [(0, count)]
-    begins = [*range(0, count - room, room - overlap), count - room]
-    return [(begin, begin + room) for begin in begins]
 
 
 def best_answers(contexts: Sequence[str], passages: Iterable[Passage], logits: Iterable[np.ndarray]) -> list[Answer]:

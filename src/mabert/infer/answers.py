@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -26,6 +26,14 @@ Answer = TypeVar("Answer")
 Batch = dict[str, torch.Tensor]
 Encoded = list[dict[str, list[int]]]
 
+
+class Told(NamedTuple):
+    """How many texts of a chunk were cut, and how many are read in several windows."""
+
+    cut: int = 0
+    windowed: int = 0
+
+
 ALONE = 1
 """Tokens per batch that put every text in a batch of its own."""
 
@@ -37,8 +45,8 @@ class How(Checked):
     Attributes:
         max_length: Most tokens of a text; default, where known, fine-tuning's for `predict` and that of the files of
             sentence-transformers for `embed`; else all that the model takes (see `Loaded.encodings`).
-        truncate: Whether to cut longer texts (of a pair, the longer one) or raise an error. Default, as in fine-tuning
-            for `predict` where it is known, else an error.
+        truncate: Whether to cut longer texts (of a pair, the longer one); default, as in fine-tuning for `predict` where
+            it is known, else not. Otherwise classifiers and readers read in windows, and the rest is an error.
         batch_tokens: Most tokens of a batch, padding included; changes speed, not the answers beyond rounding.
         deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
         progress: Whether to show a bar, or lines if there is no terminal.
@@ -61,7 +69,7 @@ class Question(Generic[Answer]):
         answer: Maps a batch (`input_ids`, `attention_mask`, `token_type_ids` if the tokenizer makes them, all (batch,
             time)) to one answer per row.
         pooled: Whether the answer uses the model's own pooling.
-        encode: Makes the model's inputs from a chunk, any number per text, and counts the texts that it cut; default,
+        encode: Makes the model's inputs from a chunk, any number per text, and counts what it did to texts; default,
             one per text.
         check: Called with a chunk's texts and their ids; raises an error for texts that have no answer.
         reduce: Makes less of a raw answer as soon as it is there; gets its place among the chunk's inputs.
@@ -72,7 +80,7 @@ class Question(Generic[Answer]):
     loaded: Loaded[Any]
     answer: Callable[[Batch], Iterable[Any]]
     pooled: bool = False
-    encode: Callable[[Chunk, How], tuple[Encoded, int]] | None = None
+    encode: Callable[[Chunk, How], tuple[Encoded, Told]] | None = None
     check: Callable[[Chunk, Encoded], None] | None = None
     reduce: Callable[[int, Any], Any] | None = None
     finish: Callable[[Chunk, How, list[Any]], list[Answer]] | None = None
@@ -91,17 +99,17 @@ def answer_in_chunks(
 ) -> Iterator[tuple[list[Row], list[Answer]]]:
     """Answers texts chunk by chunk, so that memory does not grow with their number; yields the rows of each chunk and
     their answers, in order."""
-    cut = empty = count = 0
+    cut = windowed = empty = count = 0
     with Bar(question.title, length_hint(rows) or None, show=how.progress) as bar:
         for chunk in chunks(rows):
             count = chunk.before + len(chunk.rows)
             if chunk.last:
                 bar.add(0, count)
             encoded, some = (question.encode or partial(encoded_texts, question.loaded))(chunk, how)
-            cut += some
+            cut, windowed = cut + some.cut, windowed + some.windowed
             empty += sum(not any(text.strip() for text in row) for row in chunk.rows)
             yield chunk.rows, answer_chunk(question, chunk, encoded, how, bar.add)
-    for how_many, what in ((cut, "were cut"), (empty, "are empty")):
+    for how_many, what in ((cut, "were cut"), (windowed, "were read in windows"), (empty, "are empty")):
         if how_many:
             logger.info("texts that %s: %s of %s", what, f"{how_many:,}", f"{count:,}")
 
@@ -131,12 +139,12 @@ def answer_chunk(
     return answers if question.finish is None else question.finish(chunk, how, answers)
 
 
-def encoded_texts(loaded: Loaded[Any], chunk: Chunk, how: How) -> tuple[Encoded, int]:
-    """Encodes the texts or pairs of a chunk; also returns how many were cut."""
+def encoded_texts(loaded: Loaded[Any], chunk: Chunk, how: How) -> tuple[Encoded, Told]:
+    """Encodes the texts or pairs of a chunk."""
     first, *second = (list(texts) for texts in zip(*chunk.rows, strict=True))
     asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
     items, cut = [], 0
     for item, encoding in loaded.encodings(first, *second, **asked, name=chunk.name, before=chunk.before):
         items.append(item)
         cut += was_cut(encoding)
-    return items, cut
+    return items, Told(cut)

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from mabert.baselines.uses import logits_in
+from mabert.data.encode import encode_rows
 from mabert.data.entities import OUTSIDE, entities_of
 from mabert.data.passages import Passage, best_answers, passages_of
 from mabert.data.words import Word, in_one_entity, words_of
 from mabert.files.sentences import SentenceFolder
-from mabert.infer.answers import Batch, Encoded, How, Question
+from mabert.infer.answers import Batch, Encoded, How, Question, Told
 from mabert.infer.chunks import Chunk
 from mabert.infer.loaded import Loaded
 from mabert.schema import SEVERAL
@@ -47,15 +48,29 @@ def vectors(way: Way) -> Callable[[Batch], np.ndarray]:
     return of_batch
 
 
-def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
-    """Returns a function from a batch to a classifier's answer for each text, see `TextModel.predict`."""
-    model = loaded.model
-    names = [model.config.id2label[index] for index in range(model.config.num_labels)]
-    several = model.config.problem_type == SEVERAL
-    measures = model.config.problem_type == "regression" or (len(names) == 1 and not several)
+def classifying(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
+    """Returns a classifier's task, see `TextModel.predict`; it holds the examples of one chunk of texts at a time."""
+    config, held = loaded.model.config, {}
+    names = [config.id2label[index] for index in range(config.num_labels)]
+    several = config.problem_type == SEVERAL
+    measures = config.problem_type == "regression" or (len(names) == 1 and not several)
 
-    def of_batch(batch: Batch) -> Iterator[dict[str, Any]]:
-        logits = model(**batch).logits.float()
+    def encode(chunk: Chunk, how: How) -> tuple[Encoded, Told]:
+        columns = zip(("text_a", "text_b"), map(list, zip(*chunk.rows, strict=True)), strict=False)
+        truncate = bool(how.truncate)
+        limit = loaded.limit(how.max_length, truncate)
+        held["examples"] = found = encode_rows(
+            dict(columns), loaded.tokenizer, limit, truncate, chunk.name, chunk.before
+        )
+        return [found[place] for place in range(len(found))], Told(found.cut, found.windowed)
+
+    def answer(batch: Batch) -> np.ndarray:  # float32 (batch, labels)
+        return loaded.model(**batch).logits.float().cpu().numpy()
+
+    def finish(chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
+        return [*of_logits(torch.from_numpy(held["examples"].by_row(np.array(found))))]
+
+    def of_logits(logits: torch.Tensor) -> Iterator[dict[str, Any]]:
         if measures and len(names) == 1:
             yield from ({"score": value} for value in logits.squeeze(-1).tolist())
             return
@@ -71,7 +86,7 @@ def labels(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[dict[str, Any]]]:
             best = max(range(len(row)), key=row.__getitem__)
             yield {"label": names[best], "probability": dict(zip(names, row, strict=True))}
 
-    return of_batch
+    return Question("predicting", loaded, answer, pooled=True, encode=encode, finish=finish)
 
 
 def by_text(values: Any, batch: Batch) -> Iterator[Any]:
@@ -181,12 +196,12 @@ def reading(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
     """Returns a reader's task, see `TextModel.predict`; it holds the passages of one chunk of questions at a time."""
     passages: list[Passage] = []
 
-    def encode(chunk: Chunk, how: How) -> tuple[Encoded, int]:
+    def encode(chunk: Chunk, how: How) -> tuple[Encoded, Told]:
         questions, contexts = (list(texts) for texts in zip(*chunk.rows, strict=True))
         where: dict[str, Any] = {"name": chunk.name, "before": chunk.before}
         limit = loaded.limit(how.max_length)
         passages[:] = passages_of(loaded.tokenizer, questions, contexts, max_length=limit, **where)
-        return [passage.item for passage in passages], 0  # none is cut short
+        return [passage.item for passage in passages], Told()
 
     def logits(batch: Batch) -> Iterator[np.ndarray]:  # float32 (tokens, 2) of each passage
         return by_text(logits_in(loaded.model(**batch)).float().cpu().numpy(), batch)

@@ -55,9 +55,10 @@ class Loaded(Generic[Pretrained]):
         """Tokens that the model has positions for; None if unlimited."""
         return self.family.longest(self.model.config)
 
-    def limit(self, max_length: int | None) -> int | None:
-        """Returns what `Family.limit` says of this model."""
-        return self.family.limit(self.model.config, max_length)
+    def limit(self, max_length: int | None, truncate: bool = False) -> int | None:
+        """Returns what `Family.limit` says of this model; to truncate, `max_position_embeddings` where that is None."""
+        limit = self.family.limit(self.model.config, max_length)
+        return self.model.config.max_position_embeddings if limit is None and truncate else limit
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -110,12 +111,8 @@ class Loaded(Generic[Pretrained]):
         Without `max_length` a text has at most as many tokens as the model has positions for; without learned positions
         there is no limit, and `truncate` cuts at `max_position_embeddings`. More tokens than positions are refused.
         """
-        max_length = self.limit(max_length)
-        if max_length is None and truncate:
-            max_length = self.model.config.max_position_embeddings
-        return encodings(
-            self.tokenizer, texts, pairs, max_length=max_length, truncate=truncate, name=name, before=before
-        )
+        how: dict[str, Any] = {"max_length": self.limit(max_length, truncate), "truncate": truncate}
+        return encodings(self.tokenizer, texts, pairs, **how, name=name, before=before)
 
 
 def cast_products(model: nn.Module) -> None:

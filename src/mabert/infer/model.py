@@ -187,10 +187,11 @@ class TextModel:
             pairs: The second text of each pair, for a classifier of pairs; for a reader, the context of each question.
             max_length: Most tokens of a text; default, as in fine-tuning where it is known, else all that the model
                 takes (see `Loaded.encodings`).
-            truncate: Whether to cut longer texts (of a pair, the longer one) or raise an error; default, as in
-                fine-tuning where it is known, else an error.
+            truncate: Whether to cut longer texts (of a pair, the longer one); default, as in fine-tuning where it is
+                known, else not. Without it a classifier reads a longer text in windows and answers by the mean of its
+                outputs, and a reader reads contexts so; other models and pairs raise an error.
             batch_tokens: As for `embed`.
-            deterministic: As for `embed`.
+            deterministic: As for `embed`; each window is run alone.
             progress: As for `embed`.
 
         Returns:
@@ -315,7 +316,7 @@ class TextModel:
             kind = "an encoder without a head" if headless else "a masked language model"
             raise ValueError(f"{self.path} is {kind}; `mabert finetune` makes a classifier of it")
         loaded = self._read("classifier")
-        return answer_in_chunks(Question("predicting", loaded, heads.labels(loaded), pooled=True), rows, how)
+        return answer_in_chunks(heads.classifying(loaded), rows, how)
 
     def guesses(
         self, rows: Iterable[Row], how: How, *, top: int = 5

@@ -12,7 +12,7 @@ from tokenizers import Encoding
 from mabert.data.encode import encodings, was_cut
 from mabert.data.words import Span
 from mabert.infer import heads
-from mabert.infer.answers import Batch, Encoded, How, Question
+from mabert.infer.answers import Batch, Encoded, How, Question, Told
 from mabert.infer.chunks import Chunk
 
 _STOP = r"\p{Sentence_Terminal}\u2026"
@@ -118,7 +118,7 @@ class Alone:
         answer = heads.vectors(self.way)
         return Question("embedding", self.way.loaded, answer, encode=self.encode, finish=self.finish)
 
-    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
+    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, Told]:
         """Encodes the passages of a chunk."""
         self.places, items = [], []
         texts = [text for (text,) in chunk.rows]
@@ -127,7 +127,7 @@ class Alone:
             for (start, end), own in self._divided(number, text, item, self._tokens(text, encoding)[0]):
                 self.places.append((number, start, end))
                 items.append(own)
-        return items, 0
+        return items, Told()
 
     def finish(self, chunk: Chunk, how: How, found: list[np.ndarray]) -> list[Passages]:
         """Returns the passages of a chunk."""
@@ -203,8 +203,8 @@ class InContext(Alone):
         how: dict[str, Any] = {"encode": self.encode, "reduce": self.pooled, "finish": self.finish}
         return Question("embedding", self.way.loaded, self.hidden, **how)
 
-    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, int]:
-        """Encodes the texts of a chunk that have passages, and finds these; also counts the texts that were cut."""
+    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, Told]:
+        """Encodes the texts of a chunk that have passages, and finds these."""
         self.places, self.borders, items, cut_short = [], [], [], 0
         texts = [text for (text,) in chunk.rows]
         asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
@@ -227,7 +227,7 @@ class InContext(Alone):
             lasts = np.maximum(np.append(firsts[1:], size), firsts + 1)
             self.borders.append(list(zip(firsts.tolist(), lasts.tolist(), strict=True)))
             items.append(item)
-        return items, cut_short
+        return items, Told(cut_short)
 
     def hidden(self, batch: Batch) -> Iterator[torch.Tensor]:
         """Returns the token vectors of each text, (tokens, D)."""

@@ -75,7 +75,7 @@ def resolve_precision(precision: str, device: str | None = None) -> str:
 
 def warn_of_emulation(precision: str, device: str | None = None) -> None:
     """Warns if bf16 is asked for on a device that computes it in float32; takes `resolve_precision`'s arguments."""
-    if resolve_precision(precision, device) == "bf16" and fast_dtype(device) == "float32":
+    if precision == "bf16" and fast_dtype(device) == "float32":
         import torch
 
         gpu = torch.cuda.is_available() if device is None else device == "cuda"

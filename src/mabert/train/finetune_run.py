@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -163,18 +164,23 @@ class FinetuneRun:
         logits = logits_of(model, examples, self.model.tokenizer.pad_token_id, **how)
         if not np.isfinite(logits).all():
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
-        return kind.answers(logits, examples)
+        return kind.answers(examples.by_row(logits), examples)
 
     def scores(self, model: PreTrainedModel) -> Mapping[str, float | None]:
         """Computes the task's metrics on its first validation split."""
         split = next(iter(self.labels))
         return self.kind.scores(self.answers(model, split), self.labels[split])
 
-    def tell_cut(self) -> None:
-        """Logs how many texts of each split were truncated, if any."""
-        cut = [f"{found.cut:,} of {len(found):,} of {split}" for split, found in self.examples.items() if found.cut]
-        if cut:
-            logger.info("texts that were cut to %d tokens: %s", self.max_length, ", ".join(cut))
+    def tell_longer(self) -> None:
+        """Logs how many texts of each split were truncated or read in windows, if any."""
+        for what, count in (("cut to", attrgetter("cut")), ("read in windows of", attrgetter("windowed"))):
+            some = [
+                f"{count(found):,} of {len(self.splits[split]):,} of {split}"
+                for split, found in self.examples.items()
+                if count(found)
+            ]
+            if some:
+                logger.info("texts that were %s %d tokens: %s", what, self.max_length, ", ".join(some))
 
     def checkpoints(self, rate: float, seed: int) -> Path:
         """Returns the folder for a training's checkpoints."""
@@ -234,7 +240,7 @@ def resolve(
     }
     run.new_model()  # may refuse, so before anything is written
     if writes:
-        run.tell_cut()
+        run.tell_longer()
         folder.claim(request, resume)
     processes.wait_for_everyone()
     return run

@@ -268,7 +268,8 @@ class FinetuneRecipe(Checked):
         weight_decay: AdamW's, with the exemptions of `mabert.train.objective`.
         dropout: Dropout probability of embeddings, sub-layers, attention and classifier.
         max_length: Maximum tokens of an example; default, the model's.
-        truncate: Whether to truncate longer examples; otherwise they are an error.
+        truncate: Whether to truncate longer examples; otherwise a classifier reads single texts, and a reader contexts,
+            in windows, and longer pairs and tagged texts are an error.
         precision: `fp32`; `bf16` by autocast; or `auto`, bf16 where the device has instructions for it.
         select: `last`, the weights after the last epoch; or `best`, those of the epoch with the best main metric on the
             validation data.

@@ -436,7 +436,7 @@ def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_i
     arms = {
         "good": {},
         "torn": {"pretrain": {"training.learning_rate": 1e9}},
-        "odd": {"finetune": {"max_length": 4}},
+        "odd": {"finetune": {"max_length": 2}},
     }
     folder, fields, _, root = copied
     plan = planned(folder, root, arms, fields)
@@ -445,13 +445,13 @@ def test_a_cell_that_fails_is_recorded_the_rest_goes_on_and_the_next_run_tries_i
     assert "TrainingDivergedError: the loss is" in states["pretrain torn, 100%"].reason
     assert states["CoLA, torn"].state == "blocked"
     assert states["CoLA, odd"].state == "failed"
-    assert "texts are longer than 4 tokens" in states["CoLA, odd"].reason
+    assert "max_length is 2" in states["CoLA, odd"].reason
     assert states["CoLA, good"].state == "done"
     good, torn, odd = json.loads(results_file(plan, root).read_text())["rows"]
     assert good["scores"]["cola"]["accuracy"]
     assert torn["pretraining"]["status"] == "failed"
     assert (torn["scores"], torn["failed"][0]["column"]) == ({}, "cola")
-    assert "longer than 4 tokens" in odd["failed"][0]["reason"]
+    assert "max_length is 2" in odd["failed"][0]["reason"]
     (failed,) = [name for name, cell in plan.cells.items() if cell.title == "CoLA, odd"]
     files = CellFiles(root, failed)
     plan.cells[failed].order["recipe"]["max_length"] = None

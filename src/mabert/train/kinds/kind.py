@@ -50,7 +50,7 @@ class Kind(ABC):
         """Converts the model's outputs on a split to answers, one per row.
 
         Args:
-            logits: See `mabert.train.finetune_run.logits_of`.
+            logits: See `mabert.train.finetune_run.logits_of`; of a row in several windows, their mean.
             examples: From `encoded`.
         """
 
@@ -76,12 +76,12 @@ class Kind(ABC):
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
     ) -> Examples:
-        """Encodes the examples of a split with their labels.
+        """Encodes the examples of a split with their labels; texts that are longer than `max_length`, in windows of it.
 
         Raises:
-            ValueError: If examples are longer than `max_length` and `truncate` is off; the message counts them.
+            ValueError: If pairs are longer and `truncate` is off; the message counts them.
         """
-        return encode_rows(rows, tokenizer, max_length, truncate, f"{self.task.name} {split}")
+        return encode_rows(rows[:], tokenizer, max_length, truncate, f"{self.task.name} {split}")
 
     def labels(self, rows: Rows) -> Any:
         """Returns the labels of a split, one per row."""
