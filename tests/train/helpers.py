@@ -5,8 +5,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import torch
@@ -21,7 +19,6 @@ from mabert.data.tokenizer import train_wordpiece
 from mabert.files.writing import write_text
 from mabert.machine.processes import context
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
-from tests.patience import HANG
 
 TEXT = (
     "the a river house bird stone light wind paper road green small old bright cold sings "
@@ -128,17 +125,6 @@ def one_of_two(rank, port, function, arguments):
     os.environ.update({name: str(value) for name, value in told.items()})
     torch.set_num_threads(1)
     function(*arguments)
-
-
-def under_accelerate(options, folder, program, *arguments):
-    """Runs a program in two processes by `accelerate launch` with options of it; returns the exit code and what it
-    said."""
-    (folder / "program.py").write_text(program)
-    launcher = ["accelerate.commands.launch", "--num_processes=2", "--main_process_port=0", *options]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", *launcher, str(folder / "program.py"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
-    return done.returncode, done.stderr
 
 
 class At(TrainerCallback):

@@ -3,7 +3,10 @@ same bits."""
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,7 +23,8 @@ from mabert.data.mlm import MlmMasking
 from mabert.files.reading import parse_json
 from mabert.train.packing import PackingTrainer
 from tests.model.helpers import build, config
-from tests.train.helpers import WORDS, in_two, tokenizer, under_accelerate
+from tests.patience import HANG
+from tests.train.helpers import WORDS, in_two, tokenizer
 
 TEXTS = [" ".join((WORDS * 2)[place : place + 1 + place % 9]) for place in range(30)]
 
@@ -246,9 +250,13 @@ def test_shards_by_the_configuration_of_the_guide_train_the_model_of_whole_copie
     page = (Path(__file__).parents[2] / "docs/many-machines.md").read_text(encoding="utf-8")
     (settings,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "fsdp.yaml").write_text(settings, encoding="utf-8")
-    told = tmp_path / "shards", tmp_path / "resumed"
-    code, said = under_accelerate([f"--config_file={tmp_path / 'fsdp.yaml'}"], tmp_path, AS_ON_GPUS, *told)
-    assert code == 0, said
+    (tmp_path / "program.py").write_text(AS_ON_GPUS)
+    launcher = ["accelerate.commands.launch", "--num_processes=2", "--main_process_port=0"]
+    told = [f"--config_file={tmp_path / 'fsdp.yaml'}", tmp_path / "program.py", tmp_path / "shards"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *launcher, *map(str, told), str(tmp_path / "resumed")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
+    assert done.returncode == 0, done.stderr
     places = by_two / "copies", tmp_path / "shards", tmp_path / "resumed"
     copies, shards, resumed = (load_file(place / "end/model.safetensors") for place in places)
     for name, value in copies.items():

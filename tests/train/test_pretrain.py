@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from mabert.train.trainer import TrainingDivergedError
 from tests.train.helpers import (
     At,
     corpus,
+    in_two,
     kill_at,
+    must_part,
     recipe,
     same_weights,
     stop_at,
     tokenizer,
     too_much,
-    under_accelerate,
     weights,
 )
 
@@ -362,36 +364,30 @@ def test_a_tokenizer_that_knows_no_word_of_the_text_is_told_and_the_folder_stays
     go(recipe(tmp_path, steps=1), tmp_path / "run")
 
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from tests.train.helpers import must_part
-from tests.train.test_pretrain import go_shared
-must_part()
-for run in sys.argv[2:]:
-    try:
-        go_shared(Path(sys.argv[1]), *run.split(","))
-    except KeyboardInterrupt as stop:
-        print(stop, file=sys.stderr)
-"""
-
-
-def go_shared(folder, output, packing, dropout=0.0, stop=-1, resume=0):
+def go_shared(folder, output, packing, dropout=0.0, stop=-1, resume=False):
     """A run whose batches several processes can share."""
     plan = of_documents(recipe(folder, micro_batch_size=4, eval_windows=5, packing=packing))
-    plan.model |= {"hidden_dropout_prob": float(dropout), "attention_probs_dropout_prob": float(dropout)}
-    return go(plan, folder / output, callbacks=[stop_at(int(stop))], resume=bool(int(resume)))
+    plan.model |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return go(plan, folder / output, callbacks=[stop_at(stop)], resume=resume)
+
+
+def one_after_another(folder):
+    """All that one of two processes does, of which a launcher wants another precision than the recipe."""
+    must_part()
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"
+    with pytest.raises(KeyboardInterrupt, match=f"saved {folder / 'broken/checkpoint-7'}; go on with --resume"):
+        go_shared(folder, "broken", "unpad", 0.1, stop=6)
+    go_shared(folder, "whole", "unpad", 0.1)
+    go_shared(folder, "broken", "unpad", 0.1, resume=True)
+    for packing in ("unpad", "pack"):
+        go_shared(folder, packing, packing)
 
 
 @pytest.mark.slow
 def test_processes_train_the_model_of_one_and_end_with_the_same_bits_when_they_were_stopped(tmp_path):
     # Another run stands between both parts of what is stopped, so that no state of a process can pass from one to the
-    # other. The recipe's precision counts, and not the launcher's.
-    runs = "broken,unpad,0.1,6", "whole,unpad,0.1", "broken,unpad,0.1,-1,1", "unpad,unpad", "pack,pack"
-    bf16 = ["--multi_gpu", "--mixed_precision=bf16"]
-    code, said = under_accelerate(bf16, tmp_path, PROGRAM, tmp_path, *runs)
-    assert code == 0, said
-    assert f"saved {tmp_path / 'broken/checkpoint-7'}; go on with --resume" in said, said
+    # other.
+    in_two(one_after_another, tmp_path)
     same_weights(tmp_path / "whole", tmp_path / "broken")
     for packing in ("unpad", "pack"):
         alone = go_shared(tmp_path, f"alone, {packing}", packing)

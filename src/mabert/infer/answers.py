@@ -45,8 +45,8 @@ class How(Checked):
     Attributes:
         max_length: Most tokens of a text; default, where known, fine-tuning's for `predict` and that of the files of
             sentence-transformers for `embed`; else all that the model takes (see `Loaded.encodings`).
-        truncate: Whether to cut longer texts (of a pair, the longer one); default, as in fine-tuning for `predict` where
-            it is known, else not. Otherwise classifiers and readers read in windows, and the rest is an error.
+        truncate: Whether to cut longer texts (of a pair, the longer one); default, for `predict`, as in fine-tuning
+            where it is known, else not. Otherwise classifiers and readers read in windows, and the rest is an error.
         batch_tokens: Most tokens of a batch, padding included; changes speed, not the answers beyond rounding.
         deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
         progress: Whether to show a bar, or lines if there is no terminal.
