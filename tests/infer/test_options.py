@@ -16,7 +16,10 @@ def test_help_says_what_a_long_text_does_to_the_work_and_in_what_fine_tuning_com
         parse([command, "--help"])
     told = " ".join(capsys.readouterr().out.split())
     assert "file to write; it appears only when it is complete [JSONL on standard output]" in told
-    assert "cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning]" in told
+    assert (
+        "cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning, else in windows]"
+        in told
+    )
     assert "[the precision of the saved weights; auto for a fine-tuned model]" in told
 
 

@@ -59,13 +59,18 @@ def test_packing_changes_nothing_but_rounding(pretrained, tmp_path, kind, ways):
         assert kind != "classes" or plain == other, way
 
 
-@pytest.mark.parametrize("kind", ["classes", "numbers", "several"])
-def test_longer_texts_are_learnt_and_answered_in_windows(pretrained, tmp_path, caplog, kind):
+@pytest.mark.parametrize(("kind", "learned"), [("classes", True), ("several", True), ("numbers", False)])
+def test_longer_texts_are_learnt_and_answered_in_windows(pretrained, tmp_path, caplog, kind, learned):
+    """Also by a model without learned positions, which reads texts of any length otherwise."""
     caplog.set_level("INFO")
-    go(pretrained, tmp_path, kind, max_length=6)
-    told = r"texts that were read in windows of 6 tokens: \d\d+ of 160 of train, \d\d of 40 of validation"
-    assert re.search(told, caplog.text)
-    texts, place = splits(kind)["validation"]["text_a"], tmp_path / "seed-0"
+    run, model, how = tmp_path / "run", pretrained, {"max_length": 6}
+    if not learned:
+        changes, how = {"position_embedding": "rotary", "max_position_embeddings": 6}, {}
+        model = of_family("mabert", tmp_path / "model", **changes)
+    go(model, run, kind, **how)
+    windows = r"read in windows of 6 tokens: \d\d+ of 160 of train, which has [23]\d\d windows, \d\d of 40 of val"
+    assert re.search(windows, caplog.text)
+    texts, place = splits(kind)["validation"]["text_a"], run / "seed-0"
     caplog.clear()
     found = mabert.load(place).predict(texts, progress=False)
     assert re.search(r"texts that were read in windows: \d\d of 40", caplog.text)

@@ -73,7 +73,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
         "fine-tuning]"
     )
     added.add_argument("--max-length", type=number("--max-length", Tokens), help=length)
-    cut = "cut longer texts [no: stop at the first; predict: as in fine-tuning, a classifier else reads in windows]"
+    cut = "cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning, else in windows]"
     added.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=cut)
     size, most = "most tokens of a batch, padding included [%(default)s]", number("--batch-tokens", Tokens)
     added.add_argument("--batch-tokens", type=most, default=TOKENS_A_BATCH, help=size)

@@ -33,7 +33,7 @@ FIELDS = {
     "batch_tokens": "most tokens per step, in place of --batch-size",
     "dropout": "dropout rate",
     "max_length": "most tokens of an example [the model's limit]",
-    "truncate": "cut longer examples [classifiers read texts in windows; pairs and tagged texts are refused]",
+    "truncate": "cut longer examples [classifiers and readers read in windows; pairs and tagged texts are refused]",
     "precision": "precision of training",
     "batches": "length puts examples of similar length into a batch, random mixes them",
     "packing": "unpad runs batches without their padding, pack as one row, none padded and masked",

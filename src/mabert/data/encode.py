@@ -199,11 +199,11 @@ class Examples(Dataset):
         pairs: whether the examples are pairs of texts.
         scored: number of loss terms of each example; default, one each.
         cut: number of examples that were truncated.
-        rows: number of the row that each example is of, ascending; default, one example a row.
+        counts: number of examples of each row, which are one after the other; default, one each.
 
     Attributes:
         lengths: tokens of each example, to batch by length.
-        windowed: number of rows that are read in several windows.
+        windowed: number of rows that have several examples.
     """
 
     def __init__(
@@ -212,12 +212,12 @@ class Examples(Dataset):
         pairs: bool = False,
         scored: Sequence[int] | None = None,
         cut: int = 0,
-        rows: Sequence[int] | None = None,
+        counts: Sequence[int] | None = None,
     ) -> None:
         self._items, self.pairs, self.cut = items, pairs, cut
         self.lengths = [len(item["input_ids"]) for item in items]
         self.scored = [1] * len(items) if scored is None else scored
-        self._counts = np.bincount(np.array(range(len(items)) if rows is None else rows, dtype=np.int64))
+        self._counts = np.array([1] * len(items) if counts is None else counts, dtype=np.int64)
         self.windowed = int((self._counts > 1).sum())
 
     def __len__(self) -> int:
@@ -246,20 +246,22 @@ def encode_rows(
     """Encodes rows for a classifier: `text_a`, and `text_b` and `label` if present.
 
     A single text that is longer than `max_length` and is not to be truncated is read in windows: examples of that
-    length, each with the text's label. Further arguments and errors are those of `encodings`.
+    length, each with the text's label. The last one begins so early that it is full. Further arguments and errors are
+    those of `encodings`.
     """
     texts, pairs = (rows["text_a"], rows.get("text_b")), "text_b" in rows
     special, divides = check_room(tokenizer, max_length, pairs), not pairs and not truncate
     how: dict[str, Any] = {"max_length": None if divides else max_length, "truncate": truncate}
     items: list[dict[str, Any]] = []
-    numbers: list[int] = []
+    counts: list[int] = []
     cut = 0
     for number, (item, encoding) in enumerate(encodings(tokenizer, *texts, **how, name=name, before=before)):
         cut += was_cut(encoding)
         label = {"labels": rows["label"][number]} if "label" in rows else {}
-        count = len(item["input_ids"]) - special
-        room = count if not divides or max_length is None else max_length - special
-        first = next((place for place, sequence in enumerate(encoding.sequence_ids) if sequence is not None), 0)
-        items += [part | label for part, _, _ in windows(item, first, count, room)]
-        numbers += [number] * (len(items) - len(numbers))
-    return Examples(items, pairs, cut=cut, rows=numbers)
+        count, parts = len(item["input_ids"]) - special, [item]
+        if divides and max_length is not None and count > max_length - special:
+            found = windows(item, encoding.sequence_ids.index(0), count, max_length - special)
+            parts = [part for part, _, _ in found]
+        items += [part | label for part in parts]
+        counts.append(len(parts))
+    return Examples(items, pairs, cut=cut, counts=counts)

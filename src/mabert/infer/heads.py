@@ -58,7 +58,7 @@ def classifying(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
     def encode(chunk: Chunk, how: How) -> tuple[Encoded, Told]:
         columns = zip(("text_a", "text_b"), map(list, zip(*chunk.rows, strict=True)), strict=False)
         truncate = bool(how.truncate)
-        limit = loaded.limit(how.max_length, truncate)
+        limit = loaded.limit(how.max_length, finite=truncate or len(chunk.rows[0]) == 1)
         held["examples"] = found = encode_rows(
             dict(columns), loaded.tokenizer, limit, truncate, chunk.name, chunk.before
         )
@@ -199,7 +199,7 @@ def reading(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
     def encode(chunk: Chunk, how: How) -> tuple[Encoded, Told]:
         questions, contexts = (list(texts) for texts in zip(*chunk.rows, strict=True))
         where: dict[str, Any] = {"name": chunk.name, "before": chunk.before}
-        limit = loaded.limit(how.max_length)
+        limit = loaded.limit(how.max_length, finite=True)
         passages[:] = passages_of(loaded.tokenizer, questions, contexts, max_length=limit, **where)
         return [passage.item for passage in passages], Told()
 

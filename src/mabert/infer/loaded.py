@@ -55,10 +55,11 @@ class Loaded(Generic[Pretrained]):
         """Tokens that the model has positions for; None if unlimited."""
         return self.family.longest(self.model.config)
 
-    def limit(self, max_length: int | None, truncate: bool = False) -> int | None:
-        """Returns what `Family.limit` says of this model; to truncate, `max_position_embeddings` where that is None."""
+    def limit(self, max_length: int | None, finite: bool) -> int | None:
+        """Returns what `Family.limit` says of this model; `max_position_embeddings` if that is None and a finite limit
+        is needed, as fine-tuning has it."""
         limit = self.family.limit(self.model.config, max_length)
-        return self.model.config.max_position_embeddings if limit is None and truncate else limit
+        return self.model.config.max_position_embeddings if limit is None and finite else limit
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

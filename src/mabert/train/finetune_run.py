@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ SEEN = 10_000
 INPUTS = ("input_ids", "token_type_ids")
 """Model inputs among an example's columns; the rest are labels."""
 
-SHORTER = "shorter examples help (--max-length with --truncate; in a study finetune.max_length with finetune.truncate)"
+SHORTER = "shorter examples help (--max-length; in a study finetune.max_length)"
 SMALLER = f"a smaller batch helps (--batch-size, --batch-tokens; in a study finetune.batch_size), and {SHORTER}"
 
 
@@ -156,7 +155,7 @@ class FinetuneRun:
         return TokenBudgetSampler(lengths, recipe.batch_tokens, padded=not unpads, **how)
 
     def answers(self, model: PreTrainedModel, split: str) -> Any:
-        """Returns a model's answers on one split, one per example. Raises TrainingDivergedError if an output is not
+        """Returns a model's answers on one split, one per row. Raises TrainingDivergedError if an output is not
         finite, which means that the last step was too large."""
         recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
@@ -173,12 +172,14 @@ class FinetuneRun:
 
     def tell_longer(self) -> None:
         """Logs how many texts of each split were truncated or read in windows, if any."""
-        for what, count in (("cut to", attrgetter("cut")), ("read in windows of", attrgetter("windowed"))):
-            some = [
-                f"{count(found):,} of {len(self.splits[split]):,} of {split}"
-                for split, found in self.examples.items()
-                if count(found)
-            ]
+        cut, windowed = [], []
+        for split, found in self.examples.items():
+            texts = f"of {len(self.splits[split]):,} of {split}"
+            if found.cut:
+                cut.append(f"{found.cut:,} {texts}")
+            if found.windowed:
+                windowed.append(f"{found.windowed:,} {texts}, which has {len(found):,} windows")
+        for what, some in (("cut to", cut), ("read in windows of", windowed)):
             if some:
                 logger.info("texts that were %s %d tokens: %s", what, self.max_length, ", ".join(some))
 

@@ -44,7 +44,8 @@ class Tokens(Kind):
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
     ) -> TaggedExamples:
-        """Encodes as `Kind.encoded`; also refuses a training sentence of which no token is left."""
+        """Encodes with tags; refuses longer sentences unless they are truncated, and a training sentence of which no
+        token is left."""
         texts = [Words(words) for words in column(rows, "tokens")]
         name = f"{self.task.name} {split}"
         items, words, cut = [], [], 0
