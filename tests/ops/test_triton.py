@@ -22,7 +22,7 @@ from tests.ops.cases import PLAIN, Case, convolutions, plain_convolution, plain_
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 SETTINGS = settings(
-    max_examples=4 if GPU else 8,
+    max_examples=4 if GPU else 6,
     # Shrinking takes minutes: each try is interpreted, or on a GPU compiled anew.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -104,7 +104,7 @@ def test_convolution_agrees_with_the_reference(case: Case, part: int) -> None:
 
 
 @PARTS
-@settings(SETTINGS, max_examples=4 if GPU else 3)
+@settings(SETTINGS, max_examples=4 if GPU else 2)
 @given(case=scans(times=(17, 40, 64, 97) if GPU else (17, 40), channels=(3, 70) if GPU else (3,), states=(2, 5)))
 def test_a_scan_in_splits_agrees_with_the_reference(splits, case: Case, part: int) -> None:
     assert_agrees(case, "triton", DEVICE)

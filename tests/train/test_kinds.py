@@ -130,7 +130,8 @@ SHARED = [
 def run_shared(folder):
     """Runs all of `SHARED` into a folder beside the models."""
     for place, (kind, family, batches, rates, seeds) in enumerate(SHARED):
-        how = {"sizes": (40, 9), "batch_size": 18, "epochs": 2, "seeds": seeds, "learning_rates": rates}
+        how = {"sizes": (40, 9), "batch_size": 18, "seeds": seeds, "learning_rates": rates}
+        how["epochs"] = 2 if kind == "classes" else 1
         how |= {"batch_tokens": 100} if batches == "tokens" else {"batches": batches}
         go(folder.parent / family, folder / str(place), kind, **how)
 
