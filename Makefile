@@ -72,11 +72,19 @@ test: check
 
 test-slow: $(VENV)/.installed-dev $(VENV)/.tried-minilm
 	$(PYTEST) -m "slow and not triton"
-	@if $(BIN)/python -c 'import triton' 2>/dev/null; \
-	then TRITON_INTERPRET=1 $(PYTEST) -m "triton and not gpu" tests/ops/test_triton.py; \
-	else echo "left out: tests of the Triton kernels, since there is no Triton for this machine"; fi
+	$(TRITON_TESTS)
 
-test-all: test test-slow
+# One run of pytest, since each spends twenty seconds on finding the tests.
+test-all: check $(VENV)/.tried-minilm
+	$(PYTEST) -m "not triton"
+	$(TRITON_TESTS)
+
+# A process of their own, since Triton asks when it is imported whether to interpret.
+define TRITON_TESTS
+@if $(BIN)/python -c 'import triton' 2>/dev/null; \
+then TRITON_INTERPRET=1 $(PYTEST) -m "triton and not gpu" tests/ops/test_triton.py; \
+else echo "left out: tests of the Triton kernels, since there is no Triton for this machine"; fi
+endef
 
 bench: $(VENV)/.installed-lab
 	$(BIN)/mabert bench ops -o benchmarks/results
