@@ -95,11 +95,8 @@ def train(
         lr_scheduler_kwargs={"min_lr_rate": 0.1},
         adam_beta2=0.98,
         weight_decay=0.01,
-        max_grad_norm=1.0,
         seed=asked.seed,
         logging_steps=LOG_STEPS,
-        save_strategy="no",
-        save_total_limit=1,
         ddp_find_unused_parameters=False,
     )
     trainer = ConversionTrainer(

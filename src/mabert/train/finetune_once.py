@@ -68,8 +68,6 @@ class FinetuneTrainer(MaBertTrainer):
                 weight_decay=recipe.weight_decay,
                 seed=seed,
                 logging_steps=max(1, min(50, steps // 20)),
-                save_strategy="no",
-                save_total_limit=1,
                 report_to=recipe.report_to,
                 run_name=f"{run.folder.path.resolve().name}/{name}",
             ),

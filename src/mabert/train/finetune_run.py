@@ -32,7 +32,7 @@ from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
 from mabert.train.kinds import Kind, kind_of
-from mabert.train.recipe import FinetuneRecipe, as_mapping, check_packing, check_seeds, unpad_of
+from mabert.train.recipe import FinetuneRecipe, as_mapping, check_seeds, set_packing
 from mabert.train.run import RESULT, UNFINISHED, RunFolder, grid_file
 from mabert.train.trainer import TrainingDivergedError, joined, rows_at_once
 
@@ -268,13 +268,13 @@ def tuned_config(
     own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
     fields = {**config.to_dict(), **fields}
     if isinstance(config, MaBertConfig):
-        config = make_config(**{**fields, "unpad": unpad_of(recipe.packing), **own})
+        config = make_config(**{**fields, **own})
     elif own:
         name, value = next(iter(own.items()))
         raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
     else:
         config = type(config)(**fields)
-    check_packing(recipe.packing, config, pools)
+    set_packing(config, recipe.packing, pools)
     return config
 
 

@@ -22,7 +22,7 @@ from mabert.train.objective import at_places, held_out_sums, mean_over_scored, w
 from mabert.train.pretrain_run import PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe
 from mabert.train.run import HISTORY, LOGS
-from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of
+from mabert.train.trainer import MaBertTrainer, collator_of
 
 BETWEEN = "between"
 """Marks a checkpoint that does not count towards `keep_checkpoints`."""
@@ -133,8 +133,6 @@ class PretrainTrainer(MaBertTrainer):
             processing_class=run.tokenizer,
             title=title,
             step_tokens=run.step_tokens(),
-            decay_exempt=training.decay_exempt,
-            loss_limit=EXPLODED * math.log(len(run.tokenizer)),
             table_file=run.folder.path / HISTORY,
             events=run.folder.path / LOGS,
             callbacks=callbacks,
@@ -142,6 +140,8 @@ class PretrainTrainer(MaBertTrainer):
         # While training, and before the last checkpoint: nothing can be reported later.
         self.add_callback(EvaluateAt([training.steps]))
         self.family = run.family
+        self.decay_exempt = training.decay_exempt
+        self.loss_limit = EXPLODED * math.log(len(run.tokenizer))
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         places = inputs.pop(SCORED)
@@ -184,9 +184,5 @@ class PretrainTrainer(MaBertTrainer):
         ):
             sums = held_out_sums(self.model, self.family, self.get_eval_dataloader())
         loss, right, scored = self.accelerator.reduce(sums.to(self.args.device)).tolist()
-        if self.is_diverged(loss / scored):
-            raise TrainingDivergedError(
-                f"the loss is {loss / scored:g} on held-out text after step {step}; "
-                "a lower learning rate or a longer warm-up helps"
-            )
+        self.check_loss(loss / scored, f"on held-out text after step {step}")
         return {"eval_loss": loss / scored, "eval_accuracy": right / scored}

@@ -23,11 +23,10 @@ from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.environment import warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
-from mabert.model import MaBertConfig
 from mabert.opening.opened import Opened, open_model
 from mabert.schema import IGNORED
 from mabert.train.checkpoint import checkpoint_to_resume
-from mabert.train.recipe import PretrainRecipe, as_mapping, check_packing, unpad_of
+from mabert.train.recipe import PretrainRecipe, as_mapping, set_packing
 from mabert.train.run import RunFolder
 from mabert.train.trainer import training_arguments
 from mabert.train.vocabulary import find_tokenizer
@@ -233,9 +232,7 @@ def model_config(
         config = new_config(recipe.model, family, tokenizer)
     else:
         config = started_config(recipe, family, tokenizer, start)
-    check_packing(recipe.training.packing, config)
-    if isinstance(config, MaBertConfig):
-        config.unpad = unpad_of(recipe.training.packing)
+    set_packing(config, recipe.training.packing)
     longest, limit = max(stage.length for stage in recipe.stages), family.longest(config)
     if limit is not None and longest > limit:
         more = f"; `mabert extend {start.place}` gives it more" if start is not None else ""

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -36,9 +35,7 @@ class Answers(Kind):
 
     use: Use = "reader"
     a_token = True
-
-    def config_fields(self) -> dict[str, Any]:
-        return {"num_labels": 2, "id2label": None, "label2id": None, "problem_type": None}
+    outputs = 2
 
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str

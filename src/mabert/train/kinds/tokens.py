@@ -13,7 +13,7 @@ from mabert.data.metrics import entity_scores
 from mabert.data.tasks import Rows, column
 from mabert.data.words import Word, Words, words_of
 from mabert.schema import IGNORED
-from mabert.train.kinds.kind import Kind, label_fields
+from mabert.train.kinds.kind import Kind
 
 Tags = list[str]
 
@@ -37,9 +37,6 @@ class Tokens(Kind):
 
     use: Use = "tagger"
     a_token = True
-
-    def config_fields(self) -> dict[str, Any]:
-        return {**label_fields(self.task.label_names), "problem_type": None}
 
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
