@@ -92,8 +92,6 @@ def finetune(
         progress=progress,
         callbacks=callbacks,
     )
-    for result in filter(None, run.done.values()):  # a kill may have come before this
-        leave_no_checkpoints(run, result["learning_rate"], result["seed"])
     try:
         rate, scores = best_rate(run)
         results = run_seeds(run, rate, keep_models)
@@ -167,13 +165,15 @@ def run_seeds(run: FinetuneRun, rate: float, keep_models: bool) -> list[dict[str
     Raises:
         ValueError: If a finished seed was trained at another learning rate.
     """
-    done = run.done
-    for seed, before in done.items():
-        if before is not None and before["learning_rate"] != rate:
+    for seed, before in run.done.items():
+        if before is None:
+            continue
+        if before["learning_rate"] != rate:
             there = f"{run.folder.path / f'seed-{seed}'} was trained at a learning rate of {before['learning_rate']:g}"
             raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
+        leave_no_checkpoints(run, rate, seed)  # a kill may have come before this
     results, diverged = [], {}
-    for seed, before in done.items():
+    for seed, before in run.done.items():
         try:
             results.append(before or run_seed(run, rate, seed, keep_models))
         except TrainingDivergedError as error:

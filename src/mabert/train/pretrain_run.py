@@ -50,37 +50,22 @@ FREE = (
 )
 """Fields that a resumed run may change: they split the work and do not change what is learnt (except dropout draws)."""
 
-
 FEW_SCORED = 300
 """Held-out tokens to be guessed below which an accuracy may be off by five points and more."""
 
 
 class PretrainData(NamedTuple):
-    """A run's data: all samples in order; held-out windows with fixed masks, at the length of the first stage; token
-    counts for the record; and a digest of the tokens, by which a resumed run checks its text."""
+    """What a run learns from, and what is held out."""
 
-    stream: PretrainingStream
-    validation: ValidationSet
-    counts: dict[str, int]
-    corpus: str
+    stream: PretrainingStream  # all samples in order
+    validation: ValidationSet  # windows with fixed masks, at the length of the first stage
+    counts: dict[str, int]  # of tokens, for the record
+    corpus: str  # a digest of the tokens, by which a resumed run checks its text
 
 
 @dataclass(frozen=True)
 class PretrainRun:
-    """A pretraining that may begin: its folder is claimed, and nothing about it is decided later.
-
-    Attributes:
-        recipe: The recipe.
-        folder: The run's folder.
-        arguments: transformers' arguments: steps, precision, processes.
-        family: The model's family.
-        tokenizer: The run's tokenizer.
-        config: The model's configuration.
-        start: The model that the run starts from; None for random weights.
-        data: What is learnt, and what is held out.
-        checkpoint: The checkpoint to go on from.
-        result: The content of `result.json` if the run was finished before.
-    """
+    """A pretraining that may begin: its folder is claimed, and nothing about it is decided later."""
 
     recipe: PretrainRecipe
     folder: RunFolder
@@ -88,10 +73,10 @@ class PretrainRun:
     family: Family
     tokenizer: PreTrainedTokenizerFast
     config: PreTrainedConfig
-    start: PreTrainedModel | None
+    start: PreTrainedModel | None  # None for random weights
     data: PretrainData
-    checkpoint: Path | None
-    result: dict[str, Any] | None
+    checkpoint: Path | None  # where the run goes on from
+    result: dict[str, Any] | None  # if the run was finished before
 
     @property
     def writes(self) -> bool:
