@@ -12,29 +12,23 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.uses import Use
+from mabert.conversion.teacher import Teacher
 from mabert.conversion.watch import Item
 from mabert.data import rows
 from mabert.data.cache import Documents, plain_encoder
 from mabert.data.encode import Encoding
-from mabert.files.sentences import SentenceFolder, is_cross_encoder
+from mabert.files.sentences import is_cross_encoder
 
 Part = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The tokens that a tokenizer, and a prompt, put around one text, or around and between two.
+    """The tokens that a tokenizer, and a prompt, put around one text, or around and between two."""
 
-    Attributes:
-        ids: Ids before the first text and behind each text.
-        types: Token types of those; all 0 if the tokenizer makes none.
-        of_texts: Token type of each text.
-    """
-
-    ids: tuple[Part, ...]
-    types: tuple[Part, ...]
-    of_texts: Part
+    ids: tuple[Part, ...]  # before the first text and behind each text
+    types: tuple[Part, ...]  # of those; all 0 if the tokenizer makes none
+    of_texts: Part  # token type of each text
 
     @property
     def is_pair(self) -> bool:
@@ -69,32 +63,24 @@ class Frame:
         return cls(tuple(part[0] for part in parts), tuple(part[1] for part in parts), kinds)
 
 
-def frames_of(
-    place: str | Path,
-    use: Use,
-    tokenizer: PreTrainedTokenizerFast,
-    sentences: SentenceFolder | None,
-    pairs: bool | None,
-) -> tuple[Frame, ...]:
+def frames_of(teacher: Teacher, pairs: bool | None) -> tuple[Frame, ...]:
     """Returns the frames in which a student learns from texts, in turns: those in which its teacher reads them in use.
 
     Args:
-        place: The teacher's folder.
-        use: The teacher's use.
-        tokenizer: The teacher's tokenizer.
-        sentences: The teacher's settings of sentence-transformers; each of their prompts has a frame.
+        teacher: The teacher; each prompt in its settings of sentence-transformers has a frame.
         pairs: Whether the teacher reads pairs of texts; None if its folder says so, or else it reads both.
 
     Raises:
         ValueError: If pairs are wanted of a model that is no classifier.
     """
-    if use != "classifier":
+    if teacher.use != "classifier":
         if pairs:
-            raise ValueError(f"pairs is on, and {place} is no classifier; only those read pairs of texts")
-        prompts = ("",) if sentences is None else sentences.prompts
-        return tuple(Frame.of(tokenizer, prompt=prompt) for prompt in prompts)
-    known = pairs if pairs is not None else reads_pairs(place)
-    return tuple(Frame.of(tokenizer, pair=pair) for pair in ((False, True) if known is None else (known,)))
+            raise ValueError(f"pairs is on, and {teacher.place} is no classifier; only those read pairs of texts")
+        prompts = ("",) if teacher.sentences is None else teacher.sentences.prompts
+        return tuple(Frame.of(teacher.reader, prompt=prompt) for prompt in prompts)
+    if pairs is None:
+        pairs = reads_pairs(teacher.place)
+    return tuple(Frame.of(teacher.reader, pair=pair) for pair in ((False, True) if pairs is None else (pairs,)))
 
 
 def reads_pairs(place: str | Path) -> bool | None:

@@ -200,14 +200,14 @@ def resolve(
     rates = recipe.learning_rates or [rate_for(opened.config)]
     recipe = dataclasses.replace(recipe, learning_rates=rates, epochs=epochs_of(recipe, task, len(splits["train"])))
     longest = longest_input(opened.config, opened.tokenizer, recipe.max_length)
-    folder, writes = RunFolder(output, FREE, trusted), processes.is_main_process
+    folder, writes = RunFolder(output, resume, free=FREE, trusted=trusted), processes.is_main_process
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
     request |= as_mapping(recipe)
     if writes:
         warn_of_emulation(recipe.precision)
-        folder.check(request, resume)
+        folder.check(request)
     # Seeds that are added to a run are trained at the learning rate of its first ones.
-    chooser = folder.resolved().get("chosen_under", seeds[0]) if resume else seeds[0]
+    chooser = folder.resolved().get("chosen_under", seeds[0])
     # All processes must agree on what is finished, so all read before the first one writes.
     tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
     done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
@@ -226,7 +226,7 @@ def resolve(
     run.new_model()  # may refuse, so before anything is written
     if writes:
         run.tell_longer()
-        folder.claim(request, resume)
+        folder.claim(request)
     processes.wait_for_everyone()
     return run
 

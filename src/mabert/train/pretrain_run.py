@@ -109,17 +109,17 @@ def resolve(
 ) -> PretrainRun:
     """Resolves a recipe and claims the run's folder; arguments and errors are those of `mabert.train.pretrain`."""
     arguments, family = arguments_of(recipe, Path(output)), family_named(recipe.architecture)
-    folder, request = RunFolder(output, FREE, trusted), as_mapping(recipe)
+    folder, request = RunFolder(output, resume, free=FREE, trusted=trusted), as_mapping(recipe)
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
-        folder.check(request, resume)
+        folder.check(request)
     checkpoint = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
     opened = None if recipe.start_from is None else open_model(recipe.start_from)
     sources = recipe.data.readable()
     origin = "given by the caller"
     if tokenizer is None:
         asked = recipe.tokenizer or (None if opened is None else str(opened.place))
-        before = folder.resolved().get("tokenizer") if resume else None
+        before = folder.resolved().get("tokenizer")
         cache = Path(recipe.data.cache or default_cache())
         tokenizer, origin = find_tokenizer(family, asked, sources, cache, before, recipe.model.get("vocab_size"))
     config = model_config(recipe, tokenizer, opened)
@@ -140,8 +140,8 @@ def resolve(
         **({} if opened is None else {"weights": opened.place.digest()}),
     }
     if arguments.should_save:
-        folder.claim(request, resume)
-    result = folder.result() if resume else None
+        folder.claim(request)
+    result = folder.result()
     return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
 
 

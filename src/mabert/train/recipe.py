@@ -338,8 +338,8 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
     Raises:
         ValueError: If the folder holds no pretraining run.
     """
-    run = RunFolder(folder)
-    run.check({}, resume=True)
+    run = RunFolder(folder, resume=True)
+    run.check({})
     return check(PretrainRecipe, with_overrides(located(run.request(), PATHS), overrides))
 
 

@@ -72,7 +72,7 @@ class Conversions:
         try:
             recipe = check(ConversionRecipe, fields)
             depth = self.known.copy.config.num_hidden_layers
-            pattern = recipe.pattern if recipe.pattern == "auto" else at_depth(recipe.pattern, depth)
+            pattern = at_depth(recipe.pattern, depth)
             learns = set(pattern) != {"T"}
             if learns:
                 self.check_text(recipe)
@@ -134,8 +134,8 @@ def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]
 
 def keep(known: Teacher, recipe: ConversionRecipe, folder: Path, resume: bool) -> None:
     """Writes the MaBERT that keeps all attention layers of a teacher, with what `mabert finetune` needs."""
-    began, run = time.monotonic(), RunFolder(folder)
-    run.claim({"pattern": recipe.pattern}, resume)
+    began, run = time.monotonic(), RunFolder(folder, resume)
+    run.claim({"pattern": recipe.pattern})
     student = begun(known.model, known.copy, known.use, changes_of(known, recipe.pattern, recipe))
     with filling(folder, size_of(student), "make room and start the study again") as staging:
         student.save_pretrained(staging)
