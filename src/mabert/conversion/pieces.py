@@ -2,7 +2,7 @@
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -299,15 +299,9 @@ def read_pairs(
         ValueError: If a file is no table with both columns, or there are too few tokens.
     """
     share = -(-(tokens + held_out) // len(texts))
-    encoded = [_encoded(Path(text), tokenizer, columns, share) for text in texts]
+    encoded = [_encoded(source, Path(text), tokenizer, columns, share) for source, text in enumerate(texts)]
     ids = [own for own, _ in encoded]
-    places = np.concatenate(
-        [
-            np.column_stack((np.full(len(borders), source), np.zeros(len(borders), int), borders))
-            for source, (_, borders) in enumerate(encoded)
-        ]
-    )
-    places = shortened(places, length - frame.size)
+    places = shortened(np.concatenate([own for _, own in encoded]), length - frame.size)
     places = places[np.random.default_rng(seed).permutation(len(places))]
     reached = (sizes(places) + frame.size).cumsum()
     held = int(np.searchsorted(reached, min(held_out, reached[-1] // 10))) + 1
@@ -318,12 +312,15 @@ def read_pairs(
 
 
 def _encoded(
-    table: Path, tokenizer: PreTrainedTokenizerFast, columns: tuple[str, str], enough: int
+    source: int, table: Path, tokenizer: PreTrainedTokenizerFast, columns: tuple[str, str], enough: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of a table's texts, and the borders of each pair's texts in them, int64 (pairs, 4)."""
-    encoder, texts = plain_encoder(tokenizer), _texts(table, columns)
-    ids = array("I")
-    borders: list[tuple[int, ...]] = []
+    """Returns the ids of a table's texts, and the places of its pairs, as in `Pieces`."""
+    encoder, ids = plain_encoder(tokenizer), array("I")
+    texts = (
+        [rows.text_in(row, column, f"{table}, line {number}") for column in columns]
+        for number, row in rows.read_rows(table, columns)
+    )
+    places: list[tuple[int, ...]] = []
     while len(ids) < enough and (some := list(islice(texts, AT_ONCE))):
         firsts, seconds = (
             encoder.encode_batch_fast(list(each), add_special_tokens=False) for each in zip(*some, strict=True)
@@ -331,14 +328,8 @@ def _encoded(
         for first, second in zip(firsts, seconds, strict=True):
             if first.ids and second.ids:
                 middle = len(ids) + len(first.ids)
-                borders.append((len(ids), middle, middle, middle + len(second.ids)))
+                places.append((source, 0, len(ids), middle, middle, middle + len(second.ids)))
                 ids.extend(first.ids + second.ids)
-    if not borders:
+    if not places:
         raise ValueError(f"{table}: no row has text in both {columns[0]!r} and {columns[1]!r}")
-    return np.frombuffer(ids, np.uint32), np.array(borders)
-
-
-def _texts(table: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    for number, row in rows.read_rows(table, columns):
-        first, second = (rows.text_in(row, column, f"{table}, line {number}") for column in columns)
-        yield first, second
+    return np.frombuffer(ids, np.uint32), np.array(places)

@@ -65,16 +65,15 @@ class ConversionRun:
 def resolve(
     teacher: Model,
     texts: Sequence[str | Path],
-    output: str | Path,
+    folder: RunFolder,
     asked: ConversionRecipe,
     *,
-    resume: bool,
     columns: tuple[str, str | None],
     pairs: bool | None,
     progress: bool,
 ) -> ConversionRun:
-    """Resolves a conversion and claims its folder; arguments and errors are those of `mabert.convert`, `columns` the
-    column of the text, and of a pair's second text or None."""
+    """Resolves a conversion and claims its folder; errors and the other arguments are those of `mabert.convert`,
+    `columns` the column of the text, and of a pair's second text or None."""
     pair_column = columns[1]
     if pair_column is not None and pairs is False:
         raise ValueError(f"pairs is off, and pair_column is {pair_column!r}; leave one of them out")
@@ -85,7 +84,6 @@ def resolve(
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
     opened = open_teacher(teacher)
-    folder = RunFolder(output, resume, free=FREE)
     processes, precision = joined(asked.precision), resolve_precision(asked.precision)
     request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
     given = {"pairs": pairs, "pair_column": pair_column}
@@ -169,17 +167,8 @@ def read(
 ) -> tuple[list[Documents], list[Documents]]:
     """Tokenises as much of each source as may be needed; returns training documents and held-out ones."""
     wanted = -(-asked.tokens // len(texts)) + HELD_OUT
-    caches = [
-        build_cache(
-            str(text),
-            tokenizer,
-            default_cache(),
-            text_column=text_column,
-            max_tokens=wanted + wanted // 10,
-            progress=progress,
-        )
-        for text in texts
-    ]
+    how: dict[str, Any] = {"text_column": text_column, "max_tokens": wanted + wanted // 10, "progress": progress}
+    caches = [build_cache(str(text), tokenizer, default_cache(), **how) for text in texts]
     parts = [cache.split(min(0.1, HELD_OUT / len(texts) / len(cache.ids))) for cache in caches]
     return [training for training, _ in parts], [held for _, held in parts]
 

@@ -17,7 +17,7 @@ from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.losses import Alignment, Distillation
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.recipe import ConversionRecipe
-from mabert.conversion.resolve import ConversionRun, begun, changes_of, resolve
+from mabert.conversion.resolve import FREE, ConversionRun, begun, changes_of, resolve
 from mabert.conversion.speed import speed
 from mabert.conversion.training import train
 from mabert.data.collate import FlatteningCollator
@@ -30,7 +30,7 @@ from mabert.files.writing import filling, write_text
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.schema.check import check
-from mabert.train.run import UNFINISHED
+from mabert.train.run import UNFINISHED, RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -79,16 +79,9 @@ def convert(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     check_installed(*EXTRAS["train"])
-    run = resolve(
-        teacher,
-        texts,
-        output,
-        check(ConversionRecipe, recipe),
-        resume=resume,
-        columns=(text_column, pair_column),
-        pairs=pairs,
-        progress=progress,
-    )
+    asked, folder = check(ConversionRecipe, recipe), RunFolder(output, resume, free=FREE)
+    columns = text_column, pair_column
+    run = resolve(teacher, texts, folder, asked, columns=columns, pairs=pairs, progress=progress)
     known, writes = run.known, run.processes.is_main_process
     if run.result is not None:
         return reported(run.result, progress) if writes else {}

@@ -22,9 +22,9 @@ from mabert.files.writing import filling, write_text
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once
-from mabert.train.finetune_run import FinetuneRun, resolve
+from mabert.train.finetune_run import FREE, FinetuneRun, resolve
 from mabert.train.recipe import FinetuneRecipe
-from mabert.train.run import RESULT, grid_file, write_record
+from mabert.train.run import RESULT, RunFolder, grid_file, write_record
 from mabert.train.trainer import TrainingDivergedError
 
 logger = logging.getLogger(__name__)
@@ -79,19 +79,8 @@ def finetune(
         KeyboardInterrupt: After Ctrl-C, once the current training is saved.
     """
     check_installed(*EXTRAS["train"])
-    run = resolve(
-        model,
-        task,
-        splits,
-        output,
-        recipe,
-        seeds,
-        source=source,
-        resume=resume,
-        trusted=trusted,
-        progress=progress,
-        callbacks=callbacks,
-    )
+    folder = RunFolder(output, resume, free=FREE, trusted=trusted)
+    run = resolve(model, task, splits, folder, recipe, seeds, source=source, progress=progress, callbacks=callbacks)
     try:
         rate, scores = best_rate(run)
         results = run_seeds(run, rate, keep_models)

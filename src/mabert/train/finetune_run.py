@@ -180,17 +180,15 @@ def resolve(
     model: Model,
     task: Task,
     splits: Mapping[str, Rows],
-    output: str | Path,
+    folder: RunFolder,
     recipe: FinetuneRecipe,
     seeds: Sequence[int],
     *,
     source: dict[str, Any] | None,
-    resume: bool,
-    trusted: bool,
     progress: bool,
     callbacks: Sequence[TrainerCallback],
 ) -> FinetuneRun:
-    """Resolves a fine-tuning and claims its folder; arguments and errors are those of `mabert.train.finetune`."""
+    """Resolves a fine-tuning and claims its folder; errors and other arguments are those of `mabert.train.finetune`."""
     seeds = check_seeds(seeds)
     check_reporters(recipe.report_to)
     processes = joined(recipe.precision)
@@ -200,10 +198,9 @@ def resolve(
     rates = recipe.learning_rates or [rate_for(opened.config)]
     recipe = dataclasses.replace(recipe, learning_rates=rates, epochs=epochs_of(recipe, task, len(splits["train"])))
     longest = longest_input(opened.config, opened.tokenizer, recipe.max_length)
-    folder, writes = RunFolder(output, resume, free=FREE, trusted=trusted), processes.is_main_process
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
     request |= as_mapping(recipe)
-    if writes:
+    if processes.is_main_process:
         warn_of_emulation(recipe.precision)
         folder.check(request)
     # Seeds that are added to a run are trained at the learning rate of its first ones.
@@ -224,7 +221,7 @@ def resolve(
         **({"chosen_under": chooser} if len(rates) > 1 else {}),
     }
     run.new_model()  # may refuse, so before anything is written
-    if writes:
+    if processes.is_main_process:
         run.tell_longer()
         folder.claim(request)
     processes.wait_for_everyone()

@@ -19,9 +19,9 @@ from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
-from mabert.train.pretrain_run import PretrainRun, resolve
+from mabert.train.pretrain_run import FREE, PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe
-from mabert.train.run import HISTORY, LOGS
+from mabert.train.run import HISTORY, LOGS, RunFolder
 from mabert.train.trainer import MaBertTrainer, collator_of
 
 BETWEEN = "between"
@@ -67,9 +67,8 @@ def pretrain(
         KeyboardInterrupt: After Ctrl-C, once the state is saved.
     """
     check_installed(*EXTRAS["train"])
-    run = resolve(
-        recipe, output, resume=resume, resume_from=resume_from, trusted=trusted, tokenizer=tokenizer, progress=progress
-    )
+    folder = RunFolder(output, resume, free=FREE, trusted=trusted)
+    run = resolve(recipe, folder, resume_from=resume_from, tokenizer=tokenizer, progress=progress)
     if run.result is not None:
         return run.result if run.writes else {}
     set_seed(recipe.training.seed)

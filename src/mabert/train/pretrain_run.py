@@ -99,21 +99,19 @@ class PretrainRun:
 
 def resolve(
     recipe: PretrainRecipe,
-    output: str | Path,
+    folder: RunFolder,
     *,
-    resume: bool,
     resume_from: str | None,
-    trusted: bool,
     tokenizer: PreTrainedTokenizerFast | None,
     progress: bool,
 ) -> PretrainRun:
-    """Resolves a recipe and claims the run's folder; arguments and errors are those of `mabert.train.pretrain`."""
-    arguments, family = arguments_of(recipe, Path(output)), family_named(recipe.architecture)
-    folder, request = RunFolder(output, resume, free=FREE, trusted=trusted), as_mapping(recipe)
+    """Resolves a recipe and claims its folder; errors and the other arguments are those of `mabert.train.pretrain`."""
+    arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
+    family = family_named(recipe.architecture)
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request)
-    checkpoint = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
+    checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and folder.result() is None else None
     opened = None if recipe.start_from is None else open_model(recipe.start_from)
     sources = recipe.data.readable()
     origin = "given by the caller"
@@ -128,8 +126,12 @@ def resolve(
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
-    # Loaded first, so that missing weights fail before hours of tokenising.
-    start = None if opened is None else started_model(opened.of(config))
+    start = None
+    if opened is not None:  # loaded first, so that missing weights fail before hours of tokenising
+        start = opened.of(config).model("masked_lm", torch.float32)
+        if not hasattr(start, family.head):
+            has = f"has another head than {family.title}'s here (no {family.head!r} in it)"
+            raise ValueError(f"{opened.place} {has}")
     data = prepare_data(recipe, sources, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
@@ -278,16 +280,6 @@ def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig, bf16: bool)
     length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
     kept = width if training.gradient_checkpointing else 6 * width + 2 * config.intermediate_size
     return training.micro_batch_size * length * config.num_hidden_layers * kept * (2 if bf16 else 4)
-
-
-def started_model(start: Opened) -> PreTrainedModel:
-    """Loads a model with its masked-language-model head in float32; errors are those of `Opened.model`."""
-    model = start.model("masked_lm", torch.float32)
-    if not hasattr(model, start.family.head):
-        raise ValueError(
-            f"{start.place} has another head than {start.family.title}'s here (no {start.family.head!r} in it)"
-        )
-    return model
 
 
 def prepare_data(
