@@ -151,7 +151,7 @@ def cut(
     length: int,
     tokens: int | None,
     seed: int,
-    frames: Sequence[Frame] = (),
+    frames: Sequence[Frame],
     longest_pair: int | None = None,
 ) -> Pieces:
     """Cuts documents into pieces of log-uniform lengths, at ends of sentences where possible.
@@ -164,7 +164,7 @@ def cut(
         length: Most tokens of a piece, those of its frame included.
         tokens: Total tokens of the pieces, frames included; the first ones that reach it are taken, None: all.
         seed: Seed of the lengths, of the documents' order, and of where pairs are cut.
-        frames: What stands around texts; default, the special tokens of a single text.
+        frames: What stands around texts.
         longest_pair: Most tokens of a pair; default, `length`.
 
     Raises:
@@ -172,7 +172,6 @@ def cut(
     """
     vocabulary = tokenizer.get_vocab()
     ends = np.array([vocabulary[end] for end in ENDS if end in vocabulary])
-    frames = frames or (Frame.of(tokenizer),)
     rooms = [(longest_pair or length if frame.is_pair else length) - frame.size for frame in frames]
     around = min(frame.size for frame in frames)
     draws = np.random.default_rng(seed)

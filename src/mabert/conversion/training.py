@@ -14,7 +14,6 @@ from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.run import UNFINISHED
 from mabert.train.trainer import MaBertTrainer, training_arguments
 
-SAVE_SECONDS = 120.0
 WEIGHTS = "model.safetensors"
 
 
@@ -22,6 +21,7 @@ class ConversionTrainer(MaBertTrainer):
     """Trains a module whose forward returns losses, which it sums."""
 
     smaller = "a machine with more memory helps"
+    save_seconds = 120.0
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -94,7 +94,6 @@ def train(
         title=title if run.progress else None,
         step_tokens=[sum(taken[step * processes : (step + 1) * processes]) for step in range(steps)],
         batches=sampler,
-        save_seconds=SAVE_SECONDS,
     )
     trainer.train(checkpoint_to_resume(folder) if run.folder.resume else None)
     seconds = round(trainer.stopwatch.seconds, 1)

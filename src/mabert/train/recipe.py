@@ -31,9 +31,6 @@ from mabert.train.written import read_yaml, with_overrides
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
-"""Fields that can name files."""
-
 TENSORBOARD = "tensorboard"
 
 Reporters = Annotated[list[str], ONE_OR_MORE]
@@ -340,13 +337,13 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
     """
     run = RunFolder(folder, resume=True)
     run.check({})
-    return check(PretrainRecipe, with_overrides(located(run.request(), PATHS), overrides))
+    return check(PretrainRecipe, with_overrides(located(run.request()), overrides))
 
 
 def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
     """Returns the recipe with its files named as when the run in a folder began."""
     began = RunFolder(folder).request().get(DIRECTORY)
-    return check(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS))
+    return check(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}))
 
 
 def find_recipe(path: str | Path) -> Path:

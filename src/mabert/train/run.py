@@ -130,9 +130,9 @@ def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[st
     return record
 
 
-def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the recipe part of a request. Relative paths in the named fields become absolute if they exist relative
-    to the directory where the run began."""
+def located(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the recipe part of a request. Relative paths become absolute if they exist relative to the directory
+    where the run began."""
     began = Path(request.get(DIRECTORY) or Path.cwd())
 
     def found(value: Any, name: str) -> Any:
@@ -140,8 +140,8 @@ def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             return {key: found(each, f"{name}.{key}".removeprefix(".")) for key, each in value.items()}
         if isinstance(value, list):
             return [found(each, name) for each in value]
-        leads = name in names and isinstance(value, str) and value and (began / value).exists()
-        return str(began / value) if leads else value
+        is_path = isinstance(value, str) and value and (name in LOCATIONS or name == "data.cache")
+        return str(began / value) if is_path and (began / value).exists() else value
 
     return found({name: value for name, value in request.items() if name not in (RESOLVED, DIRECTORY)}, "")
 

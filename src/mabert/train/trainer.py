@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
 """Variables that `accelerate launch` sets if its configuration shards the model."""
 
-SAVE_SECONDS = 600.0
-"""Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation."""
-
 TABLE_SECONDS = 10.0
 """Least seconds between two writes of the table: the whole log is written each time."""
 
@@ -96,12 +93,12 @@ class MaBertTrainer(RecordingTrainer):
     Attributes:
         smaller: Advice on making a batch smaller, for messages.
         loss_limit: A loss above it counts as divergence.
+        save_seconds: Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation.
 
     Args:
         title: Title of the progress bar; None shows no bar.
         step_tokens: Tokens of each step, from which the bar estimates the time left.
         batches: All batches of the run, as lists of indices into the training set; default, Trainer's own.
-        save_seconds: Seconds between two checkpoints by the clock; default, `SAVE_SECONDS`.
         table_file: CSV file for the log; default, none.
         events: Folder for TensorBoard's events, if `report_to` names it.
         callbacks: Additional transformers callbacks.
@@ -110,6 +107,7 @@ class MaBertTrainer(RecordingTrainer):
 
     smaller = "a smaller batch helps"
     loss_limit = math.inf
+    save_seconds = 600.0
 
     def __init__(
         self,
@@ -117,13 +115,12 @@ class MaBertTrainer(RecordingTrainer):
         title: str | None = None,
         step_tokens: Iterable[int] = (),
         batches: Sampler[list[int]] | None = None,
-        save_seconds: float | None = None,
         table_file: Path | None = None,
         events: Path | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         **arguments: Any,
     ) -> None:
-        self.interrupt = SaveOnInterrupt(SAVE_SECONDS if save_seconds is None else save_seconds)
+        self.interrupt = SaveOnInterrupt(self.save_seconds)
         self.stopwatch = Stopwatch()
         super().__init__(callbacks=[self.interrupt, self.stopwatch, SmallProcess(), *callbacks], **arguments)
         self.remove_callback(PrinterCallback)
