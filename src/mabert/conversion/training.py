@@ -55,14 +55,8 @@ def train(
 ) -> dict[str, Any]:
     """Trains one stage to its end, from the start or a checkpoint; errors are those of `MaBertTrainer.train`.
 
-    Args:
-        run: The conversion.
-        stage: Name of the stage's folder for checkpoints.
-        title: Title of the progress bar.
-        module: The module; its parameters that require gradients are trained.
-        pieces: The texts; each is read once.
-        collate: Makes a packed row.
-        rate: Peak learning rate.
+    `stage` names the folder for its checkpoints, and `title` its bar. The module's parameters that require gradients
+    are trained at the peak learning rate `rate`; each piece is read once, in rows that `collate` packs.
 
     Returns:
         `steps`, `tokens`, `seconds` and the `history` of losses.

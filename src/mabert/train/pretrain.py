@@ -69,16 +69,17 @@ def pretrain(
     check_installed(*EXTRAS["train"])
     folder = RunFolder(output, resume, free=FREE, trusted=trusted)
     run = resolve(recipe, folder, resume_from=resume_from, tokenizer=tokenizer, progress=progress)
+    writes = run.arguments.should_save
     if run.result is not None:
-        return run.result if run.writes else {}
+        return run.result if writes else {}
     set_seed(recipe.training.seed)
     trainer = PretrainTrainer(run, "pretraining" if progress else None, callbacks or [])
     finishes = run.start is None or run.family.is_finished(run.start)
-    if resume_from is not None and run.checkpoint is not None and run.writes:
-        drop_damaged(run.folder.path, run.checkpoint)
+    if resume_from is not None and run.checkpoint is not None and writes:
+        drop_damaged(folder.path, run.checkpoint)
     trainer.train(run.checkpoint)
-    outcome = finish(trainer, run.folder.path, finishes) | run.data.counts
-    return run.folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if run.writes else {}
+    outcome = finish(trainer, folder.path, finishes) | run.data.counts
+    return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
 
 
 def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:

@@ -78,11 +78,6 @@ class PretrainRun:
     checkpoint: Path | None  # where the run goes on from
     result: dict[str, Any] | None  # if the run was finished before
 
-    @property
-    def writes(self) -> bool:
-        """Whether this process is the one that writes."""
-        return self.arguments.should_save
-
     def step_tokens(self) -> list[int]:
         """Returns the tokens of each step."""
         stages = zip(self.recipe.stages, self.recipe.stage_steps(), strict=True)

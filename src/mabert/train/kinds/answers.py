@@ -17,12 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class PassageExamples(Examples):
-    """Encoded passages with start and end positions.
-
-    Args:
-        passages: The passages of each question, in order.
-        contexts: One context per question.
-    """
+    """Encoded passages with start and end positions, in the order of their questions, each of which has a context."""
 
     def __init__(self, passages: list[Passage], contexts: list[str]) -> None:
         super().__init__([passage.item for passage in passages], pairs=True)

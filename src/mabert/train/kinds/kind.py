@@ -23,9 +23,6 @@ class Kind(ABC):
         a_token: Whether the model has outputs per token instead of per text.
         outputs: Number of outputs if the task does not name them.
         problem_type: transformers' name of the problem, by which a model computes its loss.
-
-    Args:
-        task: The task.
     """
 
     use: Use = "classifier"

@@ -19,13 +19,7 @@ Tags = list[str]
 
 
 class TaggedExamples(Examples):
-    """Encoded sentences with tags.
-
-    Args:
-        items: As in `Examples`.
-        words: The words of each sentence, see `words_of`.
-        cut: Number of truncated sentences.
-    """
+    """Encoded sentences with tags, and the words of each, see `words_of`."""
 
     def __init__(self, items: list[dict[str, Any]], words: list[list[Word]], cut: int) -> None:
         super().__init__(items, scored=[sum(len(word.pieces) for word in each) for each in words], cut=cut)
