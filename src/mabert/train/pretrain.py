@@ -14,13 +14,12 @@ from transformers.trainer_utils import rotate_checkpoints
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import filling
 from mabert.machine.memory import naming_memory, size_of
-from mabert.model import MaBertConfig
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import FREE, PretrainRun, resolve
-from mabert.train.recipe import PretrainRecipe
+from mabert.train.recipe import PretrainRecipe, set_packing
 from mabert.train.run import HISTORY, LOGS, RunFolder
 from mabert.train.trainer import MaBertTrainer, collator_of
 
@@ -93,8 +92,7 @@ def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str
         held_out = trainer.evaluate()
     if finishes:
         trainer.family.finish_pretraining(model)
-    if isinstance(model.config, MaBertConfig):
-        model.config.unpad = "auto"
+    set_packing(model.config, "unpad")  # in use, however it was trained
     if trainer.args.should_save:
         advice = "the last checkpoint is whole; make room and go on by --resume"
         with filling(folder, size_of(model), advice) as staging:

@@ -39,7 +39,7 @@ Packing = Literal["none", "pack", "unpad"]
 
 
 def set_packing(config: "PreTrainedConfig", packing: Packing, pools: bool = False) -> None:
-    """Sets how a MaBERT runs padded batches while it is trained; `pools` tells whether it pools its token vectors.
+    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors.
 
     Raises:
         ValueError: If rows are to be packed, and padding is meant to have an effect or the model takes no such rows.
