@@ -97,7 +97,7 @@ def test_a_fine_tuning_goes_on_from_whole_checkpoints_alone(made, tmp_path, monk
 
     command = ["finetune", made / "run", "--train", made / "classes.csv", "--epochs", "2", "-o", tmp_path / "tuned"]
     with monkeypatch.context() as patched:
-        patched.setattr("mabert.train.trainer.SAVE_SECONDS", 0.0)
+        patched.setattr("mabert.train.trainer.MaBertTrainer.save_seconds", 0.0)
         patched.setattr("mabert.train.finetune.filling", stopped)
         refused(*command)
     (kept,) = (tmp_path / "tuned").rglob("checkpoint-*")

@@ -22,6 +22,7 @@ from mabert.train.objective import at_places, mean_over_scored
 from mabert.train.pretrain import pretrain
 from mabert.train.pretrain_run import resolve
 from mabert.train.recipe import FinetuneRecipe, load_recipe
+from mabert.train.run import RunFolder
 from tests.baselines.helpers import NAMES, small
 from tests.train.helpers import WORDS, kill_at, recipe, same_weights
 from tests.train.test_finetune import splits
@@ -90,8 +91,8 @@ def test_vectors_do_not_depend_on_the_batch(pretrained):
 
 
 def test_a_run_trains_no_weight_that_the_objective_does_not_reach(tmp_path):
-    how = {"resume": False, "resume_from": None, "trusted": False, "progress": False}
-    made = resolve(plan(tmp_path, "longformer"), tmp_path / "run", tokenizer=words_of("longformer"), **how)
+    how = {"resume_from": None, "progress": False}
+    made = resolve(plan(tmp_path, "longformer"), RunFolder(tmp_path / "run"), tokenizer=words_of("longformer"), **how)
     frozen = {name for name, weight in made.model().named_parameters() if not weight.requires_grad}
     assert frozen
     assert all("_global." in name for name in frozen)

@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,18 +77,18 @@ def kinds_of(frames):
 
 def test_a_classifiers_folder_says_whether_it_reads_pairs_and_a_user_says_it_louder(tmp_path):
     place = saved_teacher(tmp_path / "teacher", use="classifier")
-    words = tokenizer()
-    frames = {pairs: kinds_of(frames_of(place, "classifier", words, None, pairs)) for pairs in (None, True, False)}
+    known = SimpleNamespace(place=place, use="classifier", reader=tokenizer(), sentences=None)
+    frames = {pairs: kinds_of(frames_of(known, pairs)) for pairs in (None, True, False)}
     assert frames == {None: [False, True], True: [True], False: [False]}
     for pairs in (True, False):
         Encoding(None, truncate=True, pairs=pairs).save(place)
         assert reads_pairs(place) is pairs
-        assert kinds_of(frames_of(place, "classifier", words, None, None)) == [pairs]
-        assert kinds_of(frames_of(place, "classifier", words, None, not pairs)) == [not pairs]
-    for use in ("encoder", "masked_lm"):
-        assert kinds_of(frames_of(place, use, words, None, None)) == [False]
+        assert kinds_of(frames_of(known, None)) == [pairs]
+        assert kinds_of(frames_of(known, not pairs)) == [not pairs]
+    for known.use in ("encoder", "masked_lm"):
+        assert kinds_of(frames_of(known, None)) == [False]
         with pytest.raises(ValueError, match=r"^pairs is on, and .* is no classifier; only those read pairs of texts$"):
-            frames_of(place, use, words, None, True)
+            frames_of(known, True)
 
 
 @pytest.mark.parametrize("version", ["now", "4", "3"])
@@ -105,7 +106,7 @@ def test_a_cross_encoder_reads_pairs_and_makes_no_vectors(tmp_path, version):
         (place / "config.json").write_text(json.dumps(config))
     known = Teacher.of(place)
     assert known.sentences is None
-    assert kinds_of(frames_of(place, known.use, known.reader, known.sentences, None)) == [True]
+    assert kinds_of(frames_of(known, None)) == [True]
 
 
 def test_a_cross_encoders_student_is_opened_as_one_and_scores_alike(tmp_path):
@@ -127,7 +128,7 @@ def test_each_prompt_that_a_user_may_choose_has_its_share(tmp_path):
             json.dumps({**settings, "default_prompt_name": default})
         )
         known = Teacher.of(place)
-        frames[default] = frames_of(place, known.use, known.reader, known.sentences, None)
+        frames[default] = frames_of(known, None)
     assert [frame.size for frame in frames["query"]] == [
         2 + len(known.tokenizer("the house:", add_special_tokens=False)["input_ids"])
     ]

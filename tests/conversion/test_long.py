@@ -121,7 +121,7 @@ def test_agreement_goes_up_to_the_new_length_and_speed_names_who_was_timed(longe
 
 @pytest.mark.parametrize("step", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_stop_changes_no_bit(tmp_path, monkeypatch, longer, embedder, long_text, step):
-    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(training.ConversionTrainer, "save_seconds", 0.0)
     with monkeypatch.context() as patch:
         stop_at(patch, step, kill)
         with pytest.raises(SystemError):

@@ -16,7 +16,7 @@ from tests.train.helpers import in_two, kill
 def one_after_another(teacher, text, *runs):
     """One of two processes: converts into folders, each with the step before which it is killed."""
     make_small()
-    training.SAVE_SECONDS = 0.0
+    training.ConversionTrainer.save_seconds = 0.0
     for output, stop, resume in runs:
         stop_at(pytest.MonkeyPatch(), stop, kill)
         with contextlib.nullcontext() if stop < 0 else pytest.raises(SystemError):

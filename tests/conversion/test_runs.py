@@ -94,7 +94,7 @@ def test_an_encoder_is_ready_to_embed(converted, embedder):
 def test_a_stop_at_any_step_changes_no_bit(
     tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn, stop, step, every
 ):
-    monkeypatch.setattr(training, "SAVE_SECONDS", every)
+    monkeypatch.setattr(training.ConversionTrainer, "save_seconds", every)
     with monkeypatch.context() as patch:
         stop_at(patch, step, stop)
         with pytest.raises(SystemError if stop is kill else KeyboardInterrupt):
@@ -127,7 +127,7 @@ def test_the_command_goes_on_where_it_was_interrupted(
 def test_a_stop_behind_the_training_changes_no_bit_wherever_teacher_and_text_lie_then(
     tmp_path, monkeypatch, small_batches, converted, embedder, words_to_learn, place, name
 ):
-    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(training.ConversionTrainer, "save_seconds", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(place, name, lambda *given, **about: kill())
         with pytest.raises(SystemError):
@@ -240,7 +240,7 @@ def test_a_masked_language_model_fills_masks(tmp_path, small_batches, masked_lm,
 def test_a_stop_changes_no_bit_of_a_model_with_a_head(
     request, tmp_path, monkeypatch, small_batches, words_to_learn, name, step, delta
 ):
-    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(training.ConversionTrainer, "save_seconds", 0.0)
     teacher = request.getfixturevalue(name)
     convert(teacher, words_to_learn, tmp_path / "whole", delta=delta)
     with monkeypatch.context() as patch:

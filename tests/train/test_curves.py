@@ -78,7 +78,7 @@ def test_a_pretraining_that_was_killed_goes_on_with_each_step_once(tmp_path, mon
 
 @pytest.mark.slow
 def test_each_training_of_a_grid_has_its_curves_and_each_step_once(pretrained, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer.MaBertTrainer, "save_seconds", 0.0)
     how = {"learning_rates": [1e-2, 2e-2], "seeds": (0, 1), "epochs": 2}
     with pytest.raises(SystemError, match="killed"):
         go(pretrained, tmp_path / "run", callbacks=[kill_at(7)], **how)

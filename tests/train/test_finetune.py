@@ -224,7 +224,7 @@ class Ends(At):
 def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
     pretrained, tmp_path, monkeypatch, recipe, how, step, kept
 ):
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", math.inf)
+    monkeypatch.setattr(trainer.MaBertTrainer, "save_seconds", math.inf)
 
     def start(folder, step, **options):
         changes = {"epochs": 3, "dropout": 0.1, "select": "best", **recipe, **options}
@@ -232,7 +232,7 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
 
     whole, seen = start("whole", None), watched_batches(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "SAVE_SECONDS", 0.0 if how is kill else math.inf)
+        patch.setattr(trainer.MaBertTrainer, "save_seconds", 0.0 if how is kill else math.inf)
         with pytest.raises((SystemError, KeyboardInterrupt)) as stop:
             start("stopped", step)
     assert how is kill or f"checkpoint-{kept}; go on with --resume" in str(stop.value)
@@ -258,7 +258,7 @@ def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer.MaBertTrainer, "save_seconds", 0.0)
     monkeypatch.setattr(FinetuneTrainer, "_save_optimizer_and_scheduler", full)
     go(pretrained, tmp_path / "run")
     assert (tmp_path / "run/seed-0/result.json").is_file()

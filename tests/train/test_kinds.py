@@ -94,7 +94,7 @@ def test_longer_texts_are_learnt_and_answered_in_windows(pretrained, tmp_path, c
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["several", "tokens", "answers"])
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits(pretrained, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("mabert.train.trainer.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("mabert.train.trainer.MaBertTrainer.save_seconds", 0.0)
     how = {"sizes": (32, 8), "dropout": 0.1, "select": "best", "epochs": 2}
     go(pretrained, tmp_path / "whole", kind, **how)
     for stop, error in ((stop_at, KeyboardInterrupt), (kill_at, SystemError)):

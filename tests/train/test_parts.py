@@ -45,6 +45,7 @@ def training(request, bert, tmp_path_factory):
         {},
         {},
         progress=False,
+        callbacks=(),
     )
     trainer = finetune_once.FinetuneTrainer(run.new_model(), run, 1e-3, 0)
     trainer.current_gradient_accumulation_steps = 1  # which `train` sets

@@ -103,7 +103,7 @@ def test_an_interrupt_is_saved_where_nobody_reads_of_it_any_more(tmp_path, monke
 def test_a_run_that_was_killed_between_its_checkpoints_goes_on_from_the_clocks_to_the_same_bits(tmp_path, monkeypatch):
     plan = recipe(tmp_path, save_steps=4, keep_checkpoints=2)
     go(plan, tmp_path / "whole")
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(trainer.MaBertTrainer, "save_seconds", 0.0)
 
     def kept():
         return {int(path.name.removeprefix("checkpoint-")) for path in (tmp_path / "run").glob("checkpoint-*")}

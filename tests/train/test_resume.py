@@ -45,7 +45,7 @@ def kind(request):
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_stop_at_any_step_changes_no_bit(tmp_path, monkeypatch, kind, stop, error, step):
     run, whole = kind
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 0.0 if stop is kill_at else math.inf)
+    monkeypatch.setattr(trainer.MaBertTrainer, "save_seconds", 0.0 if stop is kill_at else math.inf)
     with pytest.raises(error):
         run(tmp_path / "run", callbacks=[stop(step)])
     assert run(tmp_path / "run", resume=True) == whole

@@ -97,18 +97,21 @@ def test_a_run_that_had_it_from_the_hub_does_not_go_on_with_another(without_hub,
         find_tokenizer(FAMILIES["bert"], None, [], tmp_path, before="hub:google-bert/bert-base-uncased")
 
 
-def test_every_source_gives_its_share(tmp_path):
+def test_every_source_gives_its_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "CHARACTERS", 50)
     for name, letter in (("a", "a"), ("b", "b")):
         (tmp_path / f"{name}.txt").write_text("\n\n".join([letter * 10] * 5))
     parsed = parse_sources([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
-    read = list(beginnings(parsed, 50))
+    read = list(beginnings(parsed))
     assert read == ["a" * 10, "a" * 10, "a" * 5, "b" * 10, "b" * 10, "b" * 5]
 
 
-def test_other_text_gives_another(tmp_path):
+def test_other_text_gives_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "CHARACTERS", 500)
+
     def trained(seed):
         text = corpus(tmp_path / "text.txt", seed=seed)
-        return trained_tokenizer(FAMILIES["bert"], [text], tmp_path / "cache", characters=500)
+        return trained_tokenizer(FAMILIES["bert"], [text], tmp_path / "cache")
 
     assert fingerprint(trained(1)) != fingerprint(trained(2))
     assert len(list((tmp_path / "cache").glob("tokenizer-wordpiece-*"))) == 2

@@ -43,7 +43,7 @@ def add_convert(commands: Any) -> None:
 
 def run_convert(options: argparse.Namespace) -> None:
     """`mabert convert`."""
-    RunFolder(options.output).check({}, options.resume)
+    RunFolder(options.output, options.resume).check({})
     options.teacher = find(options.teacher)
     load_libraries()
     from mabert.conversion.run import convert

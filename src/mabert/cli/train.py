@@ -104,7 +104,7 @@ def resumes(options: argparse.Namespace) -> bool:
 
 def run_pretrain(options: argparse.Namespace) -> None:
     """`mabert pretrain`."""
-    RunFolder(options.output).check({}, resumes(options))
+    RunFolder(options.output, resumes(options)).check({})
     recipe = pretrain_recipe(options)
     load_libraries()
     from mabert.train.pretrain import pretrain
@@ -173,7 +173,7 @@ def run_finetune(options: argparse.Namespace) -> None:
     """`mabert finetune`."""
     check_finetune(options)
     options.model = find(options.model)  # a wrong name, before examples are downloaded
-    RunFolder(options.output).check({}, options.resume)
+    RunFolder(options.output, options.resume).check({})
     recipe = FinetuneRecipe(**{name: getattr(options, name) for name in FIELDS})
     check_reporters(recipe.report_to)
     check_seeds(options.seeds)

@@ -23,7 +23,7 @@ from mabert.conversion.watch import (
     pooled,
     unexplained,
 )
-from mabert.conversion.windows import windows_of
+from mabert.conversion.windows import TeacherWindows, windows_of
 from mabert.data.batches import batches_by_length
 from mabert.schema import SEVERAL
 
@@ -113,24 +113,22 @@ def constants(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[int, Te
     return attention_means(teacher, row, [n for n, block in enumerate(student.layers) if hasattr(block, "mixer")])
 
 
-def rows(texts: Sequence[Item], device: torch.device, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row]]:
-    """Yields packed rows of texts of similar lengths, each with the indices of its texts."""
+def rows(texts: Sequence[Item], model: Any, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row, TeacherWindows]]:
+    """Yields packed rows of texts of similar lengths, with the indices of the texts and the windows by which the model
+    reads them."""
     for chosen in batches_by_length([len(text["input_ids"]) for text in texts], tokens):
-        yield chosen, packed([texts[index] for index in chosen], device)
+        row = packed([texts[index] for index in chosen], model.device)
+        yield chosen, row, windows_of(row, model.config.max_position_embeddings)
 
 
 @torch.no_grad()
 def vectors(encoder: Any, texts: Sequence[Item], pooling: str) -> np.ndarray:
-    """Returns vectors of texts, scaled to length one, float32 (texts, D).
+    """Returns a MaBERT's vectors of texts, scaled to length one, float32 (texts, D); `pooling` is `mean` or `cls`.
 
-    Args:
-        encoder: A MaBERT. It reads texts beyond its positions in windows and takes the mean over them.
-        texts: The texts.
-        pooling: `mean` or `cls`.
+    It reads texts beyond its positions in windows and takes the mean over them.
     """
     found = np.empty((len(texts), encoder.config.hidden_size), np.float32)
-    for chosen, row in rows(texts, encoder.device):
-        windows = windows_of(row, encoder.config.max_position_embeddings)
+    for chosen, row, windows in rows(texts, encoder):
         hidden = windows.of_tokens(encoder(**windows.row).last_hidden_state)
         vectors = pooled(hidden, packing_of(row), pooling)
         found[chosen] = torch.nn.functional.normalize(vectors.float(), dim=-1).cpu().numpy()
@@ -142,8 +140,7 @@ def answers(model: Any, texts: Sequence[Item]) -> np.ndarray:
     """Returns a head's answers: the most likely class per text, or all its labels where it may have several; the most
     likely vocabulary entry per token; or a regression's number per text."""
     found = []
-    for _, row in rows(texts, model.device, FEW):
-        windows = windows_of(row, model.config.max_position_embeddings)
+    for _, _, windows in rows(texts, model, FEW):
         logits = model(**windows.row).logits
         if logits.dim() == 3:
             said = logits.argmax(2)[0, windows.index]
@@ -220,8 +217,7 @@ def by_layer(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[str, lis
     """
     alignment = Alignment(teacher, student)
     hidden, core = [], []
-    for _, row in rows(texts, teacher.device):
-        windows = windows_of(row, teacher.config.max_position_embeddings)
+    for _, row, windows in rows(texts, teacher):
         with hidden_states_of(teacher) as seen:
             teacher(**windows.row)
         theirs = map(windows.of_tokens, seen)

@@ -113,6 +113,6 @@ def licences_of(teacher: str | Path) -> list[str]:
     except ValueError:
         return []
     licence = said.get("license") if isinstance(said, dict) else None
-    return (
-        [str(each) for each in licence] if isinstance(licence, list) else [licence] if isinstance(licence, str) else []
-    )
+    if isinstance(licence, str):
+        return [licence]
+    return [str(each) for each in licence] if isinstance(licence, list) else []

@@ -40,14 +40,9 @@ CHOSEN = (
 
 
 def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path) -> None:
-    """Writes a student's cores and its configuration.
+    """Writes a student's cores and its configuration into a folder; its other weights are all its teacher's.
 
-    Args:
-        student: The student, whose other weights are all its teacher's.
-        use: The use of both.
-        teacher: Where others find the teacher: a hub name, a package or a folder.
-        weights: Hash of the teacher, see `weights_hash`.
-        folder: Folder to write to.
+    `teacher` is where others find that: a hub name, a package or a folder. `weights` is its hash, see `weights_hash`.
     """
     student.config.save_pretrained(folder)
     cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}

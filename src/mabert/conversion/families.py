@@ -26,32 +26,21 @@ COPIED = (
 )
 """Fields that have the same name and meaning in MaBERT and every teacher."""
 
-PARTS = ("query", "key", "value")
-
 Names = Mapping[str, str | tuple[str, ...]]
 """A teacher's module names mapped to MaBERT's, with * for a layer's number; to several if its rows are split."""
 
 
 @dataclass(frozen=True)
 class TeacherFamily:
-    """A kind of encoder that can be converted.
-
-    Attributes:
-        fields: Returns the fields of MaBERT's configuration that reproduce the teacher's architecture, as far as the
-            teacher's own fields in `COPIED` do not.
-        encoder: Names of the encoder's modules.
-        masked_lm: Names of the modules of a masked language model's head.
-        classifier: Names of the modules of a classifier's head.
-        pooler_act: Activation of the dense layer in a classifier's head.
-        skipped_positions: Rows of the table of positions before the first token's, see `from_roberta`.
-    """
+    """A kind of encoder that can be converted: what its configuration is as a MaBERT's, beside the fields in `COPIED`,
+    and the names of its modules, those of the heads apart."""
 
     fields: Callable[[Any], dict[str, Any]]
     encoder: Names
     masked_lm: Names
     classifier: Names
-    pooler_act: Callable[[Any], str] = lambda config: "tanh"
-    skipped_positions: Callable[[Any], int] = lambda config: 0
+    pooler_act: Callable[[Any], str] = lambda config: "tanh"  # of the dense layer in a classifier's head
+    skipped_positions: Callable[[Any], int] = lambda config: 0  # rows before the first token's, see `from_roberta`
 
 
 OF_BERT = ("intermediate_size", "hidden_act", "type_vocab_size", "layer_norm_eps", *DROPOUTS)
@@ -149,7 +138,7 @@ DISTILBERT_ENCODER: Names = {
 MODERNBERT_ENCODER: Names = {
     "embeddings.tok_embeddings": "embeddings.word_embeddings",
     "embeddings.norm": "embeddings.norm",
-    "layers.*.attn.Wqkv": tuple(f"layers.*.attention.{part}" for part in PARTS),
+    "layers.*.attn.Wqkv": tuple(f"layers.*.attention.{part}" for part in ("query", "key", "value")),
     "layers.*.attn.Wo": "layers.*.attention.output",
     "layers.*.attn_norm": "layers.*.mixer_norm",
     "layers.*.mlp.Wi": "layers.*.feed_forward.up",

@@ -31,19 +31,15 @@ class Alignment(nn.Module):
         self._teacher = [teacher.eval()]  # the list keeps it from being a submodule, which is trained and saved
 
     def forward(self, **row: Any) -> Tensor:
-        """Returns the unexplained variance of the attention's output for each converted layer, (cores,).
-
-        Args:
-            row: A packed row as `FlatteningCollator` makes it; labels are ignored.
-        """
+        """Returns the unexplained variance of the attention's output for each converted layer, (cores,); takes a
+        `Row`, of which labels are ignored."""
         (teacher,) = self._teacher
         row.pop("labels", None)
         windows = windows_of(row, teacher.config.max_position_embeddings)
         seen = attention_of(teacher, windows.row, [int(layer) for layer in self.mixers])
         mask = PaddingMask(None, "exact", packing_of(row))
         losses = []
-        mixers: dict[str, Any] = dict(self.mixers.items())
-        for layer, mixer in mixers.items():
+        for layer, mixer in self.mixers.items():
             read, wanted = map(windows.of_tokens, seen[int(layer)])
             losses.append(unexplained(mixer(read, mask)[0], wanted))
         return torch.stack(losses)
@@ -75,11 +71,8 @@ class Distillation(nn.Module):
         return super().train(False)
 
     def forward(self, **row: Any) -> Tensor:
-        """Returns the losses: unexplained variance of hidden states, mean over layers, then those of the use.
-
-        Args:
-            row: A packed row as `FlatteningCollator` makes it.
-        """
+        """Returns the losses on a `Row`: unexplained variance of hidden states, mean over layers, then those of the
+        use."""
         (teacher,) = self._teacher
         windows = windows_of(row, teacher.config.max_position_embeddings)
         with torch.no_grad(), hidden_states_of(teacher.base_model) as seen:

@@ -2,7 +2,7 @@
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,29 +12,23 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.uses import Use
+from mabert.conversion.teacher import Teacher
 from mabert.conversion.watch import Item
 from mabert.data import rows
 from mabert.data.cache import Documents, plain_encoder
 from mabert.data.encode import Encoding
-from mabert.files.sentences import SentenceFolder, is_cross_encoder
+from mabert.files.sentences import is_cross_encoder
 
 Part = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The tokens that a tokenizer, and a prompt, put around one text, or around and between two.
+    """The tokens that a tokenizer, and a prompt, put around one text, or around and between two."""
 
-    Attributes:
-        ids: Ids before the first text and behind each text.
-        types: Token types of those; all 0 if the tokenizer makes none.
-        of_texts: Token type of each text.
-    """
-
-    ids: tuple[Part, ...]
-    types: tuple[Part, ...]
-    of_texts: Part
+    ids: tuple[Part, ...]  # before the first text and behind each text
+    types: tuple[Part, ...]  # of those; all 0 if the tokenizer makes none
+    of_texts: Part  # token type of each text
 
     @property
     def is_pair(self) -> bool:
@@ -69,32 +63,24 @@ class Frame:
         return cls(tuple(part[0] for part in parts), tuple(part[1] for part in parts), kinds)
 
 
-def frames_of(
-    place: str | Path,
-    use: Use,
-    tokenizer: PreTrainedTokenizerFast,
-    sentences: SentenceFolder | None,
-    pairs: bool | None,
-) -> tuple[Frame, ...]:
+def frames_of(teacher: Teacher, pairs: bool | None) -> tuple[Frame, ...]:
     """Returns the frames in which a student learns from texts, in turns: those in which its teacher reads them in use.
 
     Args:
-        place: The teacher's folder.
-        use: The teacher's use.
-        tokenizer: The teacher's tokenizer.
-        sentences: The teacher's settings of sentence-transformers; each of their prompts has a frame.
+        teacher: The teacher; each prompt in its settings of sentence-transformers has a frame.
         pairs: Whether the teacher reads pairs of texts; None if its folder says so, or else it reads both.
 
     Raises:
         ValueError: If pairs are wanted of a model that is no classifier.
     """
-    if use != "classifier":
+    if teacher.use != "classifier":
         if pairs:
-            raise ValueError(f"pairs is on, and {place} is no classifier; only those read pairs of texts")
-        prompts = ("",) if sentences is None else sentences.prompts
-        return tuple(Frame.of(tokenizer, prompt=prompt) for prompt in prompts)
-    known = pairs if pairs is not None else reads_pairs(place)
-    return tuple(Frame.of(tokenizer, pair=pair) for pair in ((False, True) if known is None else (known,)))
+            raise ValueError(f"pairs is on, and {teacher.place} is no classifier; only those read pairs of texts")
+        prompts = ("",) if teacher.sentences is None else teacher.sentences.prompts
+        return tuple(Frame.of(teacher.reader, prompt=prompt) for prompt in prompts)
+    if pairs is None:
+        pairs = reads_pairs(teacher.place)
+    return tuple(Frame.of(teacher.reader, pair=pair) for pair in ((False, True) if pairs is None else (pairs,)))
 
 
 def reads_pairs(place: str | Path) -> bool | None:
@@ -165,7 +151,7 @@ def cut(
     length: int,
     tokens: int | None,
     seed: int,
-    frames: Sequence[Frame] = (),
+    frames: Sequence[Frame],
     longest_pair: int | None = None,
 ) -> Pieces:
     """Cuts documents into pieces of log-uniform lengths, at ends of sentences where possible.
@@ -178,7 +164,7 @@ def cut(
         length: Most tokens of a piece, those of its frame included.
         tokens: Total tokens of the pieces, frames included; the first ones that reach it are taken, None: all.
         seed: Seed of the lengths, of the documents' order, and of where pairs are cut.
-        frames: What stands around texts; default, the special tokens of a single text.
+        frames: What stands around texts.
         longest_pair: Most tokens of a pair; default, `length`.
 
     Raises:
@@ -186,7 +172,6 @@ def cut(
     """
     vocabulary = tokenizer.get_vocab()
     ends = np.array([vocabulary[end] for end in ENDS if end in vocabulary])
-    frames = frames or (Frame.of(tokenizer),)
     rooms = [(longest_pair or length if frame.is_pair else length) - frame.size for frame in frames]
     around = min(frame.size for frame in frames)
     draws = np.random.default_rng(seed)
@@ -313,15 +298,9 @@ def read_pairs(
         ValueError: If a file is no table with both columns, or there are too few tokens.
     """
     share = -(-(tokens + held_out) // len(texts))
-    encoded = [_encoded(Path(text), tokenizer, columns, share) for text in texts]
+    encoded = [_encoded(source, Path(text), tokenizer, columns, share) for source, text in enumerate(texts)]
     ids = [own for own, _ in encoded]
-    places = np.concatenate(
-        [
-            np.column_stack((np.full(len(borders), source), np.zeros(len(borders), int), borders))
-            for source, (_, borders) in enumerate(encoded)
-        ]
-    )
-    places = shortened(places, length - frame.size)
+    places = shortened(np.concatenate([own for _, own in encoded]), length - frame.size)
     places = places[np.random.default_rng(seed).permutation(len(places))]
     reached = (sizes(places) + frame.size).cumsum()
     held = int(np.searchsorted(reached, min(held_out, reached[-1] // 10))) + 1
@@ -332,12 +311,15 @@ def read_pairs(
 
 
 def _encoded(
-    table: Path, tokenizer: PreTrainedTokenizerFast, columns: tuple[str, str], enough: int
+    source: int, table: Path, tokenizer: PreTrainedTokenizerFast, columns: tuple[str, str], enough: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of a table's texts, and the borders of each pair's texts in them, int64 (pairs, 4)."""
-    encoder, texts = plain_encoder(tokenizer), _texts(table, columns)
-    ids = array("I")
-    borders: list[tuple[int, ...]] = []
+    """Returns the ids of a table's texts, and the places of its pairs, as in `Pieces`."""
+    encoder, ids = plain_encoder(tokenizer), array("I")
+    texts = (
+        [rows.text_in(row, column, f"{table}, line {number}") for column in columns]
+        for number, row in rows.read_rows(table, columns)
+    )
+    places: list[tuple[int, ...]] = []
     while len(ids) < enough and (some := list(islice(texts, AT_ONCE))):
         firsts, seconds = (
             encoder.encode_batch_fast(list(each), add_special_tokens=False) for each in zip(*some, strict=True)
@@ -345,14 +327,8 @@ def _encoded(
         for first, second in zip(firsts, seconds, strict=True):
             if first.ids and second.ids:
                 middle = len(ids) + len(first.ids)
-                borders.append((len(ids), middle, middle, middle + len(second.ids)))
+                places.append((source, 0, len(ids), middle, middle, middle + len(second.ids)))
                 ids.extend(first.ids + second.ids)
-    if not borders:
+    if not places:
         raise ValueError(f"{table}: no row has text in both {columns[0]!r} and {columns[1]!r}")
-    return np.frombuffer(ids, np.uint32), np.array(borders)
-
-
-def _texts(table: Path, columns: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    for number, row in rows.read_rows(table, columns):
-        first, second = (rows.text_in(row, column, f"{table}, line {number}") for column in columns)
-        yield first, second
+    return np.frombuffer(ids, np.uint32), np.array(places)

@@ -41,11 +41,13 @@ class ConversionRecipe(Checked):
 
 
 def at_depth(asked: str, depth: int) -> str:
-    """Repeats a schedule, in capitals or not, to a teacher's depth.
+    """Repeats a schedule, in capitals or not, to a teacher's depth; `auto` stays.
 
     Raises:
         ValueError: If it is no schedule, or no repetition has that many layers.
     """
+    if asked == "auto":
+        return asked
     from mabert.model.config import expand_schedule  # loads torch and transformers
 
     try:
@@ -58,17 +60,3 @@ def at_depth(asked: str, depth: int) -> str:
             "that repeats to them"
         )
     return letters * (depth // len(letters))
-
-
-def checked_pattern(asked: str, depth: int) -> str:
-    """Returns the requested schedule at the teacher's depth, or `auto`.
-
-    Raises:
-        ValueError: If the pattern does not repeat to the teacher's depth, or has no Mamba layer in it.
-    """
-    if asked == "auto":
-        return asked
-    pattern = at_depth(asked, depth)
-    if "M" not in pattern or set(pattern) - {"M", "T"}:
-        raise ValueError(f"pattern is {asked!r}; it must have at least one M, and no letters but M and T")
-    return pattern

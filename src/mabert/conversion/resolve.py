@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
 from mabert.conversion import choose
 from mabert.conversion.initial import begin_from
 from mabert.conversion.pieces import Frame, Pieces, cut, frames_of, read_pairs
-from mabert.conversion.recipe import ConversionRecipe, checked_pattern
-from mabert.conversion.teacher import Teacher, open_teacher, student_of, use_of, weights_hash
+from mabert.conversion.recipe import ConversionRecipe, at_depth
+from mabert.conversion.teacher import Teacher, open_teacher, student_of, weights_hash
 from mabert.conversion.watch import Item
 from mabert.data.cache import IDS, Documents, build_cache
 from mabert.data.encode import check_list
@@ -42,90 +43,61 @@ STEP_SIZES = 6
 SURVEYED, TYPICAL = 4_000, 512
 """Held-out tokens on which layers' importance is measured, and tokens of the longest text among them."""
 
-BEYOND = "the teacher has positions for {0:,} tokens; longer texts are taught in windows of {0:,} tokens"
-"""Logged if texts may be longer than the teacher reads."""
-
-BOTH = "{} does not say whether it reads texts or pairs of texts, so both are learnt; --pairs or --no-pairs says which"
-"""Logged if a classifier's folder does not say what it reads."""
-
 
 @dataclass(frozen=True)
 class ConversionRun:
-    """A conversion that may begin: its folder is claimed, and nothing about it is decided later.
-
-    Attributes:
-        asked: The settings.
-        known: The teacher.
-        folder: The student's folder.
-        request: What determines the run, as the folder records it.
-        pattern: The student's schedule.
-        importance: The loss without the attention of each of the teacher's layers.
-        pieces: What is learnt.
-        samples: What is held out.
-        bf16: Whether both compute in bf16.
-        writes: Whether this process is the one that writes.
-        progress: Whether to show progress.
-        resume: Whether earlier stages go on.
-        result: The content of `result.json` if the run was finished before.
-    """
+    """A conversion that may begin: its folder is claimed, and nothing about it is decided later."""
 
     asked: ConversionRecipe
     known: Teacher
     folder: RunFolder
-    request: dict[str, Any]
-    pattern: str
-    importance: list[float]
-    pieces: Pieces
-    samples: Pieces
-    bf16: bool
-    writes: bool
+    request: dict[str, Any]  # what determines the run, as the folder records it
+    pattern: str  # the student's schedule
+    importance: list[float]  # the loss without the attention of each of the teacher's layers
+    pieces: Pieces  # what is learnt
+    samples: Pieces  # what is held out
+    precision: str  # `fp32` or `bf16`, of teacher and student
+    processes: PartialState
     progress: bool
-    resume: bool
-    result: dict[str, Any] | None
-
-    def student(self) -> Any:
-        """Makes the untrained student."""
-        known = self.known
-        return begun(known.model, known.copy, known.use, changes_of(known, self.pattern, self.asked))
+    result: dict[str, Any] | None  # if the run was finished before
 
 
 def resolve(
     teacher: Model,
     texts: Sequence[str | Path],
-    output: str | Path,
+    folder: RunFolder,
     asked: ConversionRecipe,
     *,
-    resume: bool,
     columns: tuple[str, str | None],
     pairs: bool | None,
     progress: bool,
 ) -> ConversionRun:
-    """Resolves a conversion and claims its folder; arguments and errors are those of `mabert.convert`, `columns` the
-    column of the text, and of a pair's second text or None."""
+    """Resolves a conversion and claims its folder; errors and the other arguments are those of `mabert.convert`,
+    `columns` the column of the text, and of a pair's second text or None."""
     pair_column = columns[1]
     if pair_column is not None and pairs is False:
         raise ValueError(f"pairs is off, and pair_column is {pair_column!r}; leave one of them out")
-    if not isinstance(texts, str | Path):
-        check_list(texts, "texts", "a list of files")
-    texts = [texts] if isinstance(texts, str | Path) else list(texts)
+    if isinstance(texts, str | Path):
+        texts = [texts]
+    check_list(texts, "texts", "a list of files")
+    texts = list(texts)
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
     opened = open_teacher(teacher)
-    use_of(opened)
-    folder = RunFolder(output, FREE)
-    processes = joined(asked.precision)
-    writes, precision = processes.is_main_process, resolve_precision(asked.precision)
+    processes, precision = joined(asked.precision), resolve_precision(asked.precision)
     request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
     given = {"pairs": pairs, "pair_column": pair_column}
     request |= {name: value for name, value in given.items() if value is not None}
-    if writes:
+    if processes.is_main_process:
         warn_of_emulation(asked.precision)
-        folder.check(request, resume)
+        folder.check(request)
     known = Teacher.of(opened)
-    wanted = checked_pattern(asked.pattern, known.copy.config.num_hidden_layers)
-    frames = frames_of(known.place, known.use, known.reader, known.sentences, True if pair_column else pairs)
+    wanted = at_depth(asked.pattern, known.copy.config.num_hidden_layers)
+    if wanted != "auto" and ("M" not in wanted or set(wanted) - {"M", "T"}):
+        raise ValueError(f"pattern is {asked.pattern!r}; it must have at least one M, and no letters but M and T")
+    frames = frames_of(known, True if pair_column else pairs)
     for line in warnings_of(known, frames, asked.length):
-        if writes:
+        if processes.is_main_process:
             logger.warning(line)
     pieces, samples, corpus = learnt_from(texts, known, frames, asked, columns, progress)
     pattern, importance = chosen_pattern(wanted, known.copy, samples)
@@ -137,12 +109,11 @@ def resolve(
         "precision": precision,
         "processes": processes.num_processes,
     }
-    if writes:
-        folder.claim(request, resume)
-    result = folder.result() if resume else None
-    bf16 = precision == "bf16"
+    if processes.is_main_process:
+        folder.claim(request)
+    result = folder.result()
     return ConversionRun(
-        asked, known, folder, request, pattern, importance, pieces, samples, bf16, writes, progress, resume, result
+        asked, known, folder, request, pattern, importance, pieces, samples, precision, processes, progress, result
     )
 
 
@@ -152,13 +123,16 @@ def warnings_of(known: Teacher, frames: Sequence[Frame], length: int) -> list[st
     Raises:
         ValueError: If pairs are to be longer than the teacher reads.
     """
-    kinds = {frame.is_pair for frame in frames}
-    longer = length > known.longest
-    if longer and kinds == {True}:
-        raise ValueError(
-            f"length is {length:,}; the teacher reads pairs of up to {known.longest:,} tokens: ask for that"
-        )
-    return [BOTH.format(known.place)] * (len(kinds) == 2) + [BEYOND.format(known.longest)] * longer
+    kinds, longest, told = {frame.is_pair for frame in frames}, f"{known.longest:,}", []
+    if length > known.longest and kinds == {True}:
+        raise ValueError(f"length is {length:,}; the teacher reads pairs of up to {longest} tokens: ask for that")
+    if len(kinds) == 2:
+        both = "does not say whether it reads texts or pairs of texts, so both are learnt"
+        told.append(f"{known.place} {both}; --pairs or --no-pairs says which")
+    if length > known.longest:
+        windows = f"longer texts are taught in windows of {longest} tokens"
+        told.append(f"the teacher has positions for {longest} tokens; {windows}")
+    return told
 
 
 def learnt_from(
@@ -193,17 +167,8 @@ def read(
 ) -> tuple[list[Documents], list[Documents]]:
     """Tokenises as much of each source as may be needed; returns training documents and held-out ones."""
     wanted = -(-asked.tokens // len(texts)) + HELD_OUT
-    caches = [
-        build_cache(
-            str(text),
-            tokenizer,
-            default_cache(),
-            text_column=text_column,
-            max_tokens=wanted + wanted // 10,
-            progress=progress,
-        )
-        for text in texts
-    ]
+    how: dict[str, Any] = {"text_column": text_column, "max_tokens": wanted + wanted // 10, "progress": progress}
+    caches = [build_cache(str(text), tokenizer, default_cache(), **how) for text in texts]
     parts = [cache.split(min(0.1, HELD_OUT / len(texts) / len(cache.ids))) for cache in caches]
     return [training for training, _ in parts], [held for _, held in parts]
 

@@ -17,7 +17,7 @@ from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.losses import Alignment, Distillation
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.recipe import ConversionRecipe
-from mabert.conversion.resolve import ConversionRun, resolve
+from mabert.conversion.resolve import FREE, ConversionRun, begun, changes_of, resolve
 from mabert.conversion.speed import speed
 from mabert.conversion.training import train
 from mabert.data.collate import FlatteningCollator
@@ -30,7 +30,7 @@ from mabert.files.writing import filling, write_text
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.schema.check import check
-from mabert.train.run import UNFINISHED
+from mabert.train.run import UNFINISHED, RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -79,24 +79,17 @@ def convert(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     check_installed(*EXTRAS["train"])
-    run = resolve(
-        teacher,
-        texts,
-        output,
-        check(ConversionRecipe, recipe),
-        resume=resume,
-        columns=(text_column, pair_column),
-        pairs=pairs,
-        progress=progress,
-    )
+    asked, folder = check(ConversionRecipe, recipe), RunFolder(output, resume, free=FREE)
+    columns = text_column, pair_column
+    run = resolve(teacher, texts, folder, asked, columns=columns, pairs=pairs, progress=progress)
+    known, writes = run.known, run.processes.is_main_process
     if run.result is not None:
-        return reported(run.result, progress) if run.writes else {}
+        return reported(run.result, progress) if writes else {}
     set_seed(run.asked.seed)
-    student = run.student()
+    student = begun(known.model, known.copy, known.use, changes_of(known, run.pattern, run.asked))
     stages = learn(run, student)
-    if not run.writes:
+    if not writes:
         return {}
-    known = run.known
     about = {"use": known.use, "pattern": run.pattern, "importance": run.importance, "teacher_reads": known.longest}
     outcome = {**about, "stages": stages, **measured(run, student)}
     save(run, student, outcome)
@@ -117,39 +110,30 @@ def measured(run: ConversionRun, student: Any) -> dict[str, Any]:
     """Measures the student's agreement with its teacher, and the speed of both."""
     known, longest = run.known, run.asked.length
     lengths = [*(tokens for tokens in TIMED if tokens < longest), longest]
-    with torch.autocast(student.device.type, torch.bfloat16, enabled=run.bf16):
+    with torch.autocast(student.device.type, torch.bfloat16, enabled=run.precision == "bf16"):
         agreement = compare(known.copy, student, known.use, run.samples)
-    dtype = "bf16" if run.bf16 else "fp32"
-    return {
-        "agreement": agreement,
-        "speed": speed(known.model.to(student.device), student, lengths, known.longest, dtype),
-    }
+    timed = speed(known.model.to(student.device), student, lengths, known.longest, run.precision)
+    return {"agreement": agreement, "speed": timed}
 
 
 def learn(run: ConversionRun, student: Any) -> dict[str, Any]:
     """Runs both stages; returns the report of `train` on each."""
-    known, asked, unfinished = run.known, run.asked, run.folder.path / UNFINISHED
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    copy, use = known.copy.to(device).requires_grad_(False), known.use
+    copy, use = run.known.copy.to(device).requires_grad_(False), run.known.use
     student.to(device)
-    masking = MlmMasking(known.tokenizer) if use == "masked_lm" else None
-    how: dict[str, Any] = {"collate": FlatteningCollator(masking, asked.seed), "resume": run.resume}
-    first, second = divided(run.pieces, 1 - asked.end_to_end)
+    collate = FlatteningCollator(MlmMasking(run.known.tokenizer) if use == "masked_lm" else None, run.asked.seed)
+    first, second = divided(run.pieces, 1 - run.asked.end_to_end)
     spent: dict[str, Any] = {}
     if len(first):
         student.requires_grad_(False)
         alignment = Alignment(copy.base_model, student.base_model)
         alignment.requires_grad_(True)
-        title = "aligning" if run.progress else None
-        spent["align"] = train(alignment, first, unfinished / "align", asked, title=title, rate=ALIGNING, **how)
+        spent["align"] = train(run, "align", "aligning", alignment, first, collate, ALIGNING)
     if len(second):
         for name, weight in student.named_parameters():
             weight.requires_grad_(CORE in name)
         whole = Distillation(copy, student, use)
-        title = "end to end" if run.progress else None
-        spent["end_to_end"] = train(
-            whole, second, unfinished / "end-to-end", asked, title=title, rate=END_TO_END, **how
-        )
+        spent["end_to_end"] = train(run, "end-to-end", "end to end", whole, second, collate, END_TO_END)
     student.config.sparse_prediction = False
     return spent
 

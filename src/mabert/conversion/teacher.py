@@ -41,7 +41,8 @@ def open_teacher(model: Model) -> Opened:
 
     Raises:
         FileNotFoundError: If there is no model.
-        ValueError: If its family has no entry in `TEACHERS`, which lists those that have, or a field has a wrong value.
+        ValueError: If its family has no entry in `TEACHERS`, which lists those that have, a field has a wrong value, or
+            it has a head that a conversion would lose.
     """
     place = model.place if isinstance(model, Opened) else find(model)
     kind = place.fields.get("model_type")
@@ -53,6 +54,7 @@ def open_teacher(model: Model) -> Opened:
         raise ValueError(f"{place} has position_embedding_type {positions!r}; absolute positions can be converted")
     opened = model if isinstance(model, Opened) else open_model(place, TEACHERS)
     opened.refuse_quantized()
+    use_of(opened)
     return opened
 
 
@@ -79,11 +81,10 @@ def load_teacher(opened: Opened) -> PreTrainedModel:
 
     Raises:
         FileNotFoundError: If there are no weights.
-        ValueError: As in `use_of`, or if the weights are damaged or incomplete.
+        ValueError: If the weights are damaged or incomplete.
     """
-    use = use_of(opened)
     check_dtypes(opened.place)
-    return opened.plain(use, torch.float32)
+    return opened.plain(use_of(opened), torch.float32)
 
 
 def check_dtypes(place: Place) -> None:
@@ -215,25 +216,15 @@ def check_copy(teacher: PreTrainedModel, use: Use) -> PreTrainedModel:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A teacher and the files beside it.
-
-    Attributes:
-        place: The teacher's folder.
-        use: The teacher's use.
-        sentences: How the teacher makes text vectors, if its folder says so.
-        tokenizer: The teacher's tokenizer.
-        reader: The tokenizer for texts as in use: the teacher's, after lower-casing where the folder asks for it.
-        model: The teacher as transformers loads it.
-        copy: The MaBERT that keeps all the teacher's layers.
-    """
+    """A teacher and the files beside it."""
 
     place: Path
     use: Use
-    sentences: SentenceFolder | None
+    sentences: SentenceFolder | None  # how the teacher makes text vectors, if its folder says so
     tokenizer: PreTrainedTokenizerFast
-    reader: PreTrainedTokenizerFast
-    model: PreTrainedModel
-    copy: Any
+    reader: PreTrainedTokenizerFast  # for texts as in use: `tokenizer`, after lower-casing where the folder asks for it
+    model: PreTrainedModel  # the teacher as transformers loads it
+    copy: Any  # the MaBERT that keeps all the teacher's layers
 
     @classmethod
     def of(cls, named: Model) -> "Teacher":

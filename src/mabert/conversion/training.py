@@ -1,6 +1,5 @@
 """Training of both stages: transformers' Trainer over packed rows of pieces."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mabert.conversion.pieces import Pieces
-from mabert.conversion.recipe import ConversionRecipe
+from mabert.conversion.resolve import ConversionRun
 from mabert.data.batches import TokenBudgetSampler
 from mabert.train.checkpoint import checkpoint_to_resume
+from mabert.train.run import UNFINISHED
 from mabert.train.trainer import MaBertTrainer, training_arguments
 
-SAVE_SECONDS = 120.0
-LOG_STEPS = 25
 WEIGHTS = "model.safetensors"
 
 
@@ -23,6 +21,7 @@ class ConversionTrainer(MaBertTrainer):
     """Trains a module whose forward returns losses, which it sums."""
 
     smaller = "a machine with more memory helps"
+    save_seconds = 120.0
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -52,35 +51,17 @@ class ConversionTrainer(MaBertTrainer):
 
 
 def train(
-    module: nn.Module,
-    pieces: Pieces,
-    folder: Path,
-    asked: ConversionRecipe,
-    *,
-    title: str | None,
-    rate: float,
-    collate: Any,
-    resume: bool,
+    run: ConversionRun, stage: str, title: str, module: nn.Module, pieces: Pieces, collate: Any, rate: float
 ) -> dict[str, Any]:
-    """Trains one stage to its end, from the start or a checkpoint.
+    """Trains one stage to its end, from the start or a checkpoint; errors are those of `MaBertTrainer.train`.
 
-    Args:
-        module: The module; its parameters that require gradients are trained.
-        pieces: The texts; each is read once.
-        folder: Folder for checkpoints.
-        asked: Settings of the conversion.
-        title: Title of the progress bar; None shows none.
-        rate: Peak learning rate.
-        collate: Makes a packed row.
-        resume: Whether to resume from the newest checkpoint, if there is one.
+    `stage` names the folder for its checkpoints, and `title` its bar. The module's parameters that require gradients
+    are trained at the peak learning rate `rate`; each piece is read once, in rows that `collate` packs.
 
     Returns:
         `steps`, `tokens`, `seconds` and the `history` of losses.
-
-    Raises:
-        KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    asked, processes, folder = run.asked, run.processes.num_processes, run.folder.path / UNFINISHED / stage
     lengths, each = pieces.lengths, max(1, asked.batch_tokens // processes)
     sampler = TokenBudgetSampler(lengths, each, seed=asked.seed, processes=processes)
     taken = [sum(lengths[index] for index in batch) for batch in sampler]
@@ -95,11 +76,8 @@ def train(
         lr_scheduler_kwargs={"min_lr_rate": 0.1},
         adam_beta2=0.98,
         weight_decay=0.01,
-        max_grad_norm=1.0,
         seed=asked.seed,
-        logging_steps=LOG_STEPS,
-        save_strategy="no",
-        save_total_limit=1,
+        logging_steps=25,
         ddp_find_unused_parameters=False,
     )
     trainer = ConversionTrainer(
@@ -107,11 +85,10 @@ def train(
         args=arguments,
         data_collator=collate,
         train_dataset=pieces,
-        title=title,
+        title=title if run.progress else None,
         step_tokens=[sum(taken[step * processes : (step + 1) * processes]) for step in range(steps)],
         batches=sampler,
-        save_seconds=SAVE_SECONDS,
     )
-    trainer.train(checkpoint_to_resume(folder) if resume and folder.exists() else None)
-    history = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return {"steps": steps, "tokens": sum(taken), "seconds": round(trainer.stopwatch.seconds, 1), "history": history}
+    trainer.train(checkpoint_to_resume(folder) if run.folder.resume else None)
+    seconds = round(trainer.stopwatch.seconds, 1)
+    return {"steps": steps, "tokens": sum(taken), "seconds": seconds, "history": trainer.history}

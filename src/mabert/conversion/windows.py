@@ -17,23 +17,14 @@ from mabert.schema import IGNORED
 
 @dataclass(frozen=True)
 class TeacherWindows:
-    """The texts of a packed row in windows, and the way back from the windows to the texts.
+    """The texts of a packed row in windows, and the way back from the windows to the texts."""
 
-    Attributes:
-        row: The windows as a packed row.
-        index: int64 (total,), index in that row of the token that each token of the texts takes its output from.
-        text: int64 (windows,), the text of each window.
-        share: float32 (windows,), share of its text's tokens that each window covers.
-        starts: int64 (texts,), start of each text in its own row.
-        window_starts: int64 (windows,), start of each window in the windows' row.
-    """
-
-    row: Row
-    index: Tensor
-    text: Tensor
-    share: Tensor
-    starts: Tensor
-    window_starts: Tensor
+    row: Row  # the windows as a packed row
+    index: Tensor  # int64 (total,), the token in `row` that each token of the texts takes its output from
+    text: Tensor  # int64 (windows,), the text of each window
+    share: Tensor  # float32 (windows,), share of its text's tokens that each window covers
+    starts: Tensor  # int64 (texts,), start of each text in the texts' row
+    window_starts: Tensor  # int64 (windows,), start of each window in `row`
 
     def of_tokens(self, values: Tensor) -> Tensor:
         """Maps the windows' outputs at tokens, (1, tokens of windows, ...), to the tokens of the texts, (1, total,

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import io
-import math
 import os
 import signal
 import sys
@@ -23,12 +22,6 @@ from transformers.trainer_callback import ExportableState
 from mabert.machine.processes import FreedMemory, handling
 from mabert.machine.progress import Bar
 
-FIRST = ("step", "epoch", "loss", "learning_rate")
-LAST = "seconds"
-
-OF_ONE_START = "train_runtime"
-"""Trainer's seconds since the newest start, in place of which `seconds` counts all starts."""
-
 
 class SaveOnInterrupt(TrainerCallback):
     """Finishes the step, saves and stops on Ctrl-C; a second Ctrl-C stops at once.
@@ -36,12 +29,9 @@ class SaveOnInterrupt(TrainerCallback):
     Args:
         every: Seconds between saves by the clock. A training that took longer is also saved at its end, since what
             follows may fail.
-
-    Attributes:
-        interrupted: Whether Ctrl-C was pressed.
     """
 
-    def __init__(self, every: float = math.inf) -> None:
+    def __init__(self, every: float) -> None:
         self.interrupted, self.every = False, every
         self.began = self.saved = time.monotonic()
         self.saved_step: int | None = None
@@ -85,7 +75,6 @@ class SaveOnInterrupt(TrainerCallback):
         self.began = self.saved = time.monotonic()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Restarts the clock of saves."""
         self.saved, self.saved_step = time.monotonic(), state.global_step
 
 
@@ -96,7 +85,6 @@ class EvaluateAt(TrainerCallback):
         self.steps = frozenset(steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> TrainerControl:
-        """Requests the evaluation."""
         control.should_evaluate = control.should_evaluate or state.global_step in self.steps
         return control
 
@@ -108,7 +96,6 @@ class SmallProcess(TrainerCallback):
         self.freed = FreedMemory()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Looks at the process's size."""
         self.freed.after_step()
 
 
@@ -121,11 +108,9 @@ class Stopwatch(TrainerCallback, ExportableState):
 
     @property
     def seconds(self) -> float:
-        """Seconds up to now."""
         return self.before + (0.0 if self.since is None else time.monotonic() - self.since)
 
     def state(self) -> dict[str, Any]:
-        """Returns the state for a checkpoint."""
         return {"args": {}, "attributes": {"before": self.seconds}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -161,7 +146,6 @@ class TrainingBar(TrainerCallback):
         self.bar: Bar | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Opens the bar."""
         if state.is_world_process_zero:
             done, rate = self.tokens[state.global_step], "{:,.0f} tokens/s".format
             self.bar = Bar(self.title, self.tokens[-1], begun=done, amount=self._steps, rate=rate)
@@ -218,9 +202,11 @@ def table(history: Sequence[Mapping[str, Any]]) -> str:
     rows: dict[int, dict[str, Any]] = {}
     for entry in history:
         rows.setdefault(entry["step"], {}).update(entry)
-    names = sorted({name for row in rows.values() for name in row} - {*FIRST, LAST, OF_ONE_START})
+    first, last = ("step", "epoch", "loss", "learning_rate"), "seconds"
+    # Trainer's own seconds are those since the newest start, and ours of all starts.
+    names = sorted({name for row in rows.values() for name in row} - {*first, last, "train_runtime"})
     out = io.StringIO()
-    writer = csv.DictWriter(out, [*FIRST, *names, LAST], extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(out, [*first, *names, last], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(row for _, row in sorted(rows.items()))
     return out.getvalue()

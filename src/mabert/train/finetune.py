@@ -22,9 +22,9 @@ from mabert.files.writing import filling, write_text
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once
-from mabert.train.finetune_run import FinetuneRun, resolve
+from mabert.train.finetune_run import FREE, FinetuneRun, resolve
 from mabert.train.recipe import FinetuneRecipe
-from mabert.train.run import RESULT, grid_file, write_record
+from mabert.train.run import RESULT, RunFolder, grid_file, write_record
 from mabert.train.trainer import TrainingDivergedError
 
 logger = logging.getLogger(__name__)
@@ -79,21 +79,8 @@ def finetune(
         KeyboardInterrupt: After Ctrl-C, once the current training is saved.
     """
     check_installed(*EXTRAS["train"])
-    run = resolve(
-        model,
-        task,
-        splits,
-        output,
-        recipe,
-        seeds,
-        source=source,
-        resume=resume,
-        trusted=trusted,
-        progress=progress,
-        callbacks=callbacks,
-    )
-    for result in filter(None, run.done.values()):  # a kill may have come before this
-        leave_no_checkpoints(run, result["learning_rate"], result["seed"])
+    folder = RunFolder(output, resume, free=FREE, trusted=trusted)
+    run = resolve(model, task, splits, folder, recipe, seeds, source=source, progress=progress, callbacks=callbacks)
     try:
         rate, scores = best_rate(run)
         results = run_seeds(run, rate, keep_models)
@@ -167,13 +154,15 @@ def run_seeds(run: FinetuneRun, rate: float, keep_models: bool) -> list[dict[str
     Raises:
         ValueError: If a finished seed was trained at another learning rate.
     """
-    done = run.done
-    for seed, before in done.items():
-        if before is not None and before["learning_rate"] != rate:
+    for seed, before in run.done.items():
+        if before is None:
+            continue
+        if before["learning_rate"] != rate:
             there = f"{run.folder.path / f'seed-{seed}'} was trained at a learning rate of {before['learning_rate']:g}"
             raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
+        leave_no_checkpoints(run, rate, seed)  # a kill may have come before this
     results, diverged = [], {}
-    for seed, before in done.items():
+    for seed, before in run.done.items():
         try:
             results.append(before or run_seed(run, rate, seed, keep_models))
         except TrainingDivergedError as error:

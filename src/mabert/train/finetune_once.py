@@ -14,10 +14,10 @@ from transformers import PreTrainedModel, set_seed
 
 from mabert.data.batches import SplitBatches, batch_share
 from mabert.files.writing import CannotSaveError
-from mabert.model import MaBertConfig
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.finetune_run import SMALLER, FinetuneRun
+from mabert.train.recipe import set_packing
 from mabert.train.run import HISTORIES, LOGS
 from mabert.train.trainer import MaBertTrainer, collator_of, training_arguments
 
@@ -43,8 +43,7 @@ def finetune_once(run: FinetuneRun, rate: float, seed: int) -> "FinetuneTrainer"
     trainer.train(checkpoint)
     if trainer.best_weights is not None:
         model.load_state_dict(trainer.best_weights)
-    if isinstance(model.config, MaBertConfig):
-        model.config.unpad = "auto"
+    set_packing(model.config, "unpad")  # in use, however it was trained
     return trainer
 
 
@@ -68,8 +67,6 @@ class FinetuneTrainer(MaBertTrainer):
                 weight_decay=recipe.weight_decay,
                 seed=seed,
                 logging_steps=max(1, min(50, steps // 20)),
-                save_strategy="no",
-                save_total_limit=1,
                 report_to=recipe.report_to,
                 run_name=f"{run.folder.path.resolve().name}/{name}",
             ),

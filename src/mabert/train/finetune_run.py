@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
 from mabert.train.kinds import Kind, kind_of
-from mabert.train.recipe import FinetuneRecipe, as_mapping, check_packing, check_seeds, unpad_of
+from mabert.train.recipe import FinetuneRecipe, as_mapping, check_seeds, set_packing
 from mabert.train.run import RESULT, UNFINISHED, RunFolder, grid_file
 from mabert.train.trainer import TrainingDivergedError, joined, rows_at_once
 
@@ -77,35 +77,20 @@ def epochs_of(recipe: FinetuneRecipe, task: Task, rows: int) -> int:
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """State shared by all training runs of one fine-tuning.
-
-    Attributes:
-        model: The pretrained model.
-        kind: The task's kind.
-        splits: The task's rows: `train`, one or two splits named `validation...`, and `test...` if there.
-        recipe: How to train; learning rates and epochs are decided.
-        max_length: Maximum tokens of an example.
-        folder: The output folder, which is claimed.
-        processes: This process among those that train together.
-        chooser: The seed under which learning rates are tried.
-        tried: Records of earlier starts by learning rate; None for those to try.
-        done: Results of earlier starts by seed; None for those to train.
-        progress: Whether to show progress.
-        callbacks: transformers callbacks beside ours.
-    """
+    """What all trainings of one fine-tuning share; its folder is claimed."""
 
     model: Opened
     kind: Kind
-    splits: Mapping[str, Rows]
-    recipe: FinetuneRecipe
-    max_length: int
+    splits: Mapping[str, Rows]  # `train`, one or two splits named `validation...`, and `test...` if there
+    recipe: FinetuneRecipe  # learning rates and epochs are decided
+    max_length: int  # most tokens of an example
     folder: RunFolder
     processes: PartialState
-    chooser: int
-    tried: Mapping[float, dict[str, Any] | None]
-    done: Mapping[int, dict[str, Any] | None]
-    progress: bool = True
-    callbacks: Sequence[TrainerCallback] = ()
+    chooser: int  # the seed under which learning rates are tried
+    tried: Mapping[float, dict[str, Any] | None]  # records of earlier starts by learning rate; None for those to try
+    done: Mapping[int, dict[str, Any] | None]  # results of earlier starts by seed; None for those to train
+    progress: bool
+    callbacks: Sequence[TrainerCallback]
 
     @cached_property
     def examples(self) -> dict[str, Examples]:
@@ -147,8 +132,7 @@ class FinetuneRun:
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
         """Returns the run's batches over all processes, of `batch_tokens` tokens or `batch_size` examples."""
         recipe, config, lengths = self.recipe, self.config, self.examples["train"].lengths
-        how: dict[str, Any] = {"epochs": recipe.epochs, "seed": seed}
-        how["grouped"] = recipe.batches == "length"
+        how: dict[str, Any] = {"epochs": recipe.epochs, "seed": seed, "grouped": recipe.batches == "length"}
         if recipe.batch_tokens is None:
             return ExampleSampler(lengths, recipe.batch_size, **how)
         unpads = isinstance(config, MaBertConfig) and config.unpad != "never" and config.padding_safe_masking == "exact"
@@ -159,8 +143,8 @@ class FinetuneRun:
         finite, which means that the last step was too large."""
         recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
-        how: dict[str, Any] = {"precision": recipe.precision, "rows": rows, "a_token": kind.a_token}
-        logits = logits_of(model, examples, self.model.tokenizer.pad_token_id, **how)
+        pad_id = self.model.tokenizer.pad_token_id
+        logits = logits_of(model, examples, pad_id, recipe.precision, rows, kind.a_token)
         if not np.isfinite(logits).all():
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
         return kind.answers(examples.by_row(logits), examples)
@@ -196,17 +180,15 @@ def resolve(
     model: Model,
     task: Task,
     splits: Mapping[str, Rows],
-    output: str | Path,
+    folder: RunFolder,
     recipe: FinetuneRecipe,
     seeds: Sequence[int],
     *,
     source: dict[str, Any] | None,
-    resume: bool,
-    trusted: bool,
     progress: bool,
     callbacks: Sequence[TrainerCallback],
 ) -> FinetuneRun:
-    """Resolves a fine-tuning and claims its folder; arguments and errors are those of `mabert.train.finetune`."""
+    """Resolves a fine-tuning and claims its folder; errors and other arguments are those of `mabert.train.finetune`."""
     seeds = check_seeds(seeds)
     check_reporters(recipe.report_to)
     processes = joined(recipe.precision)
@@ -216,15 +198,14 @@ def resolve(
     rates = recipe.learning_rates or [rate_for(opened.config)]
     recipe = dataclasses.replace(recipe, learning_rates=rates, epochs=epochs_of(recipe, task, len(splits["train"])))
     longest = longest_input(opened.config, opened.tokenizer, recipe.max_length)
-    folder, writes = RunFolder(output, FREE, trusted), processes.is_main_process
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
     request |= as_mapping(recipe)
-    if writes:
+    if processes.is_main_process:
         warn_of_emulation(recipe.precision)
-        folder.check(request, resume)
+        folder.check(request)
     # Seeds that are added to a run are trained at the learning rate of its first ones.
-    chooser = folder.resolved().get("chosen_under", seeds[0]) if resume else seeds[0]
-    # All processes must agree on which runs are finished, so all read before the first one writes.
+    chooser = folder.resolved().get("chosen_under", seeds[0])
+    # All processes must agree on what is finished, so all read before the first one writes.
     tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
     done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
     run = FinetuneRun(
@@ -240,9 +221,9 @@ def resolve(
         **({"chosen_under": chooser} if len(rates) > 1 else {}),
     }
     run.new_model()  # may refuse, so before anything is written
-    if writes:
+    if processes.is_main_process:
         run.tell_longer()
-        folder.claim(request, resume)
+        folder.claim(request)
     processes.wait_for_everyone()
     return run
 
@@ -268,13 +249,13 @@ def tuned_config(
     own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
     fields = {**config.to_dict(), **fields}
     if isinstance(config, MaBertConfig):
-        config = make_config(**{**fields, "unpad": unpad_of(recipe.packing), **own})
+        config = make_config(**{**fields, **own})
     elif own:
         name, value = next(iter(own.items()))
         raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
     else:
         config = type(config)(**fields)
-    check_packing(recipe.packing, config, pools)
+    set_packing(config, recipe.packing, pools)
     return config
 
 
@@ -285,11 +266,6 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
     if longest is not None:
         tokenizer.model_max_length = longest
     return int(limit or config.max_position_embeddings)
-
-
-def in_evaluation(filled: Mapping[str, Any], helps: str) -> str:
-    """Says where memory ran out, and what helps."""
-    return f"in evaluation, with {rows_at_once(filled)}; {helps}"
 
 
 @torch.no_grad()
@@ -321,11 +297,15 @@ def logits_of(
         batches_by_length(examples.lengths) if rows is None else [list(order[at : at + rows]) for at in order[::rows]]
     )
     processes = PartialState()
+
+    def where() -> str:
+        return f"in evaluation, with {rows_at_once(filled)}; {helps}"
+
     # Once around all batches, because autocast drops its cast weights when it ends.
     with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
         for batch in batches[processes.process_index :: processes.num_processes]:
             filled = collate([{k: v for k, v in examples[index].items() if k in INPUTS} for index in batch])
-            with naming_memory(partial(in_evaluation, filled, helps)):
+            with naming_memory(where):
                 inputs = {name: value.to(device) for name, value in filled.items()}
                 logits = logits_in(model(**inputs)).float().cpu().numpy()
             for index, found in zip(batch, logits, strict=True):

@@ -14,10 +14,7 @@ from transformers.trainer_utils import has_length
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import TokenBudgetSampler
 from mabert.data.collate import FlatteningCollator
-from mabert.train.objective import decay_parameter_names
 from mabert.train.trainer import RecordingTrainer, orderly
-
-STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 
 
 class PackingTrainer(RecordingTrainer):
@@ -58,7 +55,7 @@ class PackingTrainer(RecordingTrainer):
     ) -> None:
         args = orderly(copy.copy(args))
         self.epochs = 1 if args.max_steps > 0 else args.num_train_epochs
-        for name in STRATEGIES:
+        for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if (args.max_steps > 0 or self.epochs > 1) and getattr(args, name) == "epoch":
                 raise ValueError(f"{name} is 'epoch', and all epochs are one pass here: give it 'steps'")
         args.num_train_epochs = 1
@@ -101,6 +98,3 @@ class PackingTrainer(RecordingTrainer):
             return sampler
         begin, end = (-(-batches // a_step) for batches in [0, *sampler.epoch_ends()][-2:])
         return make(epochs=epochs, most=a_step * math.ceil(begin + (end - begin) * (self.epochs - (epochs - 1))))
-
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        return decay_parameter_names(model)

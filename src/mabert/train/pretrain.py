@@ -14,15 +14,14 @@ from transformers.trainer_utils import rotate_checkpoints
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import filling
 from mabert.machine.memory import naming_memory, size_of
-from mabert.model import MaBertConfig
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
-from mabert.train.pretrain_run import PretrainRun, resolve
-from mabert.train.recipe import PretrainRecipe
-from mabert.train.run import HISTORY, LOGS
-from mabert.train.trainer import MaBertTrainer, TrainingDivergedError, collator_of
+from mabert.train.pretrain_run import FREE, PretrainRun, resolve
+from mabert.train.recipe import PretrainRecipe, set_packing
+from mabert.train.run import HISTORY, LOGS, RunFolder
+from mabert.train.trainer import MaBertTrainer, collator_of
 
 BETWEEN = "between"
 """Marks a checkpoint that does not count towards `keep_checkpoints`."""
@@ -67,19 +66,19 @@ def pretrain(
         KeyboardInterrupt: After Ctrl-C, once the state is saved.
     """
     check_installed(*EXTRAS["train"])
-    run = resolve(
-        recipe, output, resume=resume, resume_from=resume_from, trusted=trusted, tokenizer=tokenizer, progress=progress
-    )
+    folder = RunFolder(output, resume, free=FREE, trusted=trusted)
+    run = resolve(recipe, folder, resume_from=resume_from, tokenizer=tokenizer, progress=progress)
+    writes = run.arguments.should_save
     if run.result is not None:
-        return run.result if run.writes else {}
+        return run.result if writes else {}
     set_seed(recipe.training.seed)
     trainer = PretrainTrainer(run, "pretraining" if progress else None, callbacks or [])
     finishes = run.start is None or run.family.is_finished(run.start)
-    if resume_from is not None and run.checkpoint is not None and run.writes:
-        drop_damaged(run.folder.path, run.checkpoint)
+    if resume_from is not None and run.checkpoint is not None and writes:
+        drop_damaged(folder.path, run.checkpoint)
     trainer.train(run.checkpoint)
-    outcome = finish(trainer, run.folder.path, finishes) | run.data.counts
-    return run.folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if run.writes else {}
+    outcome = finish(trainer, folder.path, finishes) | run.data.counts
+    return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
 
 
 def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:
@@ -93,8 +92,7 @@ def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str
         held_out = trainer.evaluate()
     if finishes:
         trainer.family.finish_pretraining(model)
-    if isinstance(model.config, MaBertConfig):
-        model.config.unpad = "auto"
+    set_packing(model.config, "unpad")  # in use, however it was trained
     if trainer.args.should_save:
         advice = "the last checkpoint is whole; make room and go on by --resume"
         with filling(folder, size_of(model), advice) as staging:
@@ -133,8 +131,6 @@ class PretrainTrainer(MaBertTrainer):
             processing_class=run.tokenizer,
             title=title,
             step_tokens=run.step_tokens(),
-            decay_exempt=training.decay_exempt,
-            loss_limit=EXPLODED * math.log(len(run.tokenizer)),
             table_file=run.folder.path / HISTORY,
             events=run.folder.path / LOGS,
             callbacks=callbacks,
@@ -142,6 +138,8 @@ class PretrainTrainer(MaBertTrainer):
         # While training, and before the last checkpoint: nothing can be reported later.
         self.add_callback(EvaluateAt([training.steps]))
         self.family = run.family
+        self.decay_exempt = training.decay_exempt
+        self.loss_limit = EXPLODED * math.log(len(run.tokenizer))
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         places = inputs.pop(SCORED)
@@ -184,9 +182,5 @@ class PretrainTrainer(MaBertTrainer):
         ):
             sums = held_out_sums(self.model, self.family, self.get_eval_dataloader())
         loss, right, scored = self.accelerator.reduce(sums.to(self.args.device)).tolist()
-        if self.is_diverged(loss / scored):
-            raise TrainingDivergedError(
-                f"the loss is {loss / scored:g} on held-out text after step {step}; "
-                "a lower learning rate or a longer warm-up helps"
-            )
+        self.check_loss(loss / scored, f"on held-out text after step {step}")
         return {"eval_loss": loss / scored, "eval_accuracy": right / scored}

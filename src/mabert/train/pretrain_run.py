@@ -23,11 +23,10 @@ from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.environment import warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
-from mabert.model import MaBertConfig
 from mabert.opening.opened import Opened, open_model
 from mabert.schema import IGNORED
 from mabert.train.checkpoint import checkpoint_to_resume
-from mabert.train.recipe import PretrainRecipe, as_mapping, check_packing, unpad_of
+from mabert.train.recipe import PretrainRecipe, as_mapping, set_packing
 from mabert.train.run import RunFolder
 from mabert.train.trainer import training_arguments
 from mabert.train.vocabulary import find_tokenizer
@@ -51,37 +50,22 @@ FREE = (
 )
 """Fields that a resumed run may change: they split the work and do not change what is learnt (except dropout draws)."""
 
-
 FEW_SCORED = 300
 """Held-out tokens to be guessed below which an accuracy may be off by five points and more."""
 
 
 class PretrainData(NamedTuple):
-    """A run's data: all samples in order; held-out windows with fixed masks, at the length of the first stage; token
-    counts for the record; and a digest of the tokens, by which a resumed run checks its text."""
+    """What a run learns from, and what is held out."""
 
-    stream: PretrainingStream
-    validation: ValidationSet
-    counts: dict[str, int]
-    corpus: str
+    stream: PretrainingStream  # all samples in order
+    validation: ValidationSet  # windows with fixed masks, at the length of the first stage
+    counts: dict[str, int]  # of tokens, for the record
+    corpus: str  # a digest of the tokens, by which a resumed run checks its text
 
 
 @dataclass(frozen=True)
 class PretrainRun:
-    """A pretraining that may begin: its folder is claimed, and nothing about it is decided later.
-
-    Attributes:
-        recipe: The recipe.
-        folder: The run's folder.
-        arguments: transformers' arguments: steps, precision, processes.
-        family: The model's family.
-        tokenizer: The run's tokenizer.
-        config: The model's configuration.
-        start: The model that the run starts from; None for random weights.
-        data: What is learnt, and what is held out.
-        checkpoint: The checkpoint to go on from.
-        result: The content of `result.json` if the run was finished before.
-    """
+    """A pretraining that may begin: its folder is claimed, and nothing about it is decided later."""
 
     recipe: PretrainRecipe
     folder: RunFolder
@@ -89,15 +73,10 @@ class PretrainRun:
     family: Family
     tokenizer: PreTrainedTokenizerFast
     config: PreTrainedConfig
-    start: PreTrainedModel | None
+    start: PreTrainedModel | None  # None for random weights
     data: PretrainData
-    checkpoint: Path | None
-    result: dict[str, Any] | None
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process is the one that writes."""
-        return self.arguments.should_save
+    checkpoint: Path | None  # where the run goes on from
+    result: dict[str, Any] | None  # if the run was finished before
 
     def step_tokens(self) -> list[int]:
         """Returns the tokens of each step."""
@@ -115,27 +94,25 @@ class PretrainRun:
 
 def resolve(
     recipe: PretrainRecipe,
-    output: str | Path,
+    folder: RunFolder,
     *,
-    resume: bool,
     resume_from: str | None,
-    trusted: bool,
     tokenizer: PreTrainedTokenizerFast | None,
     progress: bool,
 ) -> PretrainRun:
-    """Resolves a recipe and claims the run's folder; arguments and errors are those of `mabert.train.pretrain`."""
-    arguments, family = arguments_of(recipe, Path(output)), family_named(recipe.architecture)
-    folder, request = RunFolder(output, FREE, trusted), as_mapping(recipe)
+    """Resolves a recipe and claims its folder; errors and the other arguments are those of `mabert.train.pretrain`."""
+    arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
+    family = family_named(recipe.architecture)
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
-        folder.check(request, resume)
-    checkpoint = checkpoint_to_resume(folder.path, resume_from) if resume and folder.result() is None else None
+        folder.check(request)
+    checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and folder.result() is None else None
     opened = None if recipe.start_from is None else open_model(recipe.start_from)
     sources = recipe.data.readable()
     origin = "given by the caller"
     if tokenizer is None:
         asked = recipe.tokenizer or (None if opened is None else str(opened.place))
-        before = folder.resolved().get("tokenizer") if resume else None
+        before = folder.resolved().get("tokenizer")
         cache = Path(recipe.data.cache or default_cache())
         tokenizer, origin = find_tokenizer(family, asked, sources, cache, before, recipe.model.get("vocab_size"))
     config = model_config(recipe, tokenizer, opened)
@@ -144,8 +121,12 @@ def resolve(
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
-    # Loaded first, so that missing weights fail before hours of tokenising.
-    start = None if opened is None else started_model(opened.of(config))
+    start = None
+    if opened is not None:  # loaded first, so that missing weights fail before hours of tokenising
+        start = opened.of(config).model("masked_lm", torch.float32)
+        if not hasattr(start, family.head):
+            has = f"has another head than {family.title}'s here (no {family.head!r} in it)"
+            raise ValueError(f"{opened.place} {has}")
     data = prepare_data(recipe, sources, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
@@ -156,8 +137,8 @@ def resolve(
         **({} if opened is None else {"weights": opened.place.digest()}),
     }
     if arguments.should_save:
-        folder.claim(request, resume)
-    result = folder.result() if resume else None
+        folder.claim(request)
+    result = folder.result()
     return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
 
 
@@ -233,9 +214,7 @@ def model_config(
         config = new_config(recipe.model, family, tokenizer)
     else:
         config = started_config(recipe, family, tokenizer, start)
-    check_packing(recipe.training.packing, config)
-    if isinstance(config, MaBertConfig):
-        config.unpad = unpad_of(recipe.training.packing)
+    set_packing(config, recipe.training.packing)
     longest, limit = max(stage.length for stage in recipe.stages), family.longest(config)
     if limit is not None and longest > limit:
         more = f"; `mabert extend {start.place}` gives it more" if start is not None else ""
@@ -296,16 +275,6 @@ def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig, bf16: bool)
     length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
     kept = width if training.gradient_checkpointing else 6 * width + 2 * config.intermediate_size
     return training.micro_batch_size * length * config.num_hidden_layers * kept * (2 if bf16 else 4)
-
-
-def started_model(start: Opened) -> PreTrainedModel:
-    """Loads a model with its masked-language-model head in float32; errors are those of `Opened.model`."""
-    model = start.model("masked_lm", torch.float32)
-    if not hasattr(model, start.family.head):
-        raise ValueError(
-            f"{start.place} has another head than {start.family.title}'s here (no {start.family.head!r} in it)"
-        )
-    return model
 
 
 def prepare_data(

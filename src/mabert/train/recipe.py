@@ -31,9 +31,6 @@ from mabert.train.written import read_yaml, with_overrides
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-PATHS = ("data.sources", "data.cache", "tokenizer", "start_from")
-"""Fields that can name files."""
-
 TENSORBOARD = "tensorboard"
 
 Reporters = Annotated[list[str], ONE_OR_MORE]
@@ -41,22 +38,18 @@ Reporters = Annotated[list[str], ONE_OR_MORE]
 Packing = Literal["none", "pack", "unpad"]
 
 
-def unpad_of(packing: Packing) -> Literal["auto", "never"]:
-    """Returns the value of MaBERT's own `unpad` field."""
-    return "never" if packing == "none" else "auto"
-
-
-def check_packing(packing: Packing, config: "PreTrainedConfig", pools: bool = False) -> None:
-    """Refuses packed rows if padding is meant to have an effect, or if the model does not support them; `pools` tells
-    whether the model pools its token vectors.
+def set_packing(config: "PreTrainedConfig", packing: Packing, pools: bool = False) -> None:
+    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors.
 
     Raises:
-        ValueError: Names the field that lets padding in.
+        ValueError: If rows are to be packed, and padding is meant to have an effect or the model takes no such rows.
     """
-    if packing != "pack":
-        return
     from mabert.model import MaBertConfig
 
+    if isinstance(config, MaBertConfig):
+        config.unpad = "never" if packing == "none" else "auto"
+    if packing != "pack":
+        return
     if not isinstance(config, MaBertConfig):
         raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
     masking, obstacle = config.padding_safe_masking, None
@@ -89,12 +82,7 @@ class DataRecipe(Checked, where="data"):
     max_tokens: Annotated[int, Range(1, 10**15)] | None = None
 
     def readable(self) -> list[Source]:
-        """Returns the parsed sources.
-
-        Raises:
-            FileNotFoundError: A file or folder does not exist.
-            ValueError: There is no source, or one is of an unknown kind.
-        """
+        """Returns the parsed sources; raises what `parse_sources` does."""
         return parse_sources(self.sources, self.text_column)
 
 
@@ -347,15 +335,15 @@ def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> Pre
     Raises:
         ValueError: If the folder holds no pretraining run.
     """
-    run = RunFolder(folder)
-    run.check({}, resume=True)
-    return check(PretrainRecipe, with_overrides(located(run.request(), PATHS), overrides))
+    run = RunFolder(folder, resume=True)
+    run.check({})
+    return check(PretrainRecipe, with_overrides(located(run.request()), overrides))
 
 
 def as_begun(recipe: PretrainRecipe, folder: str | Path) -> PretrainRecipe:
     """Returns the recipe with its files named as when the run in a folder began."""
     began = RunFolder(folder).request().get(DIRECTORY)
-    return check(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}, PATHS))
+    return check(PretrainRecipe, located({**as_mapping(recipe), DIRECTORY: began}))
 
 
 def find_recipe(path: str | Path) -> Path:

@@ -50,29 +50,29 @@ def grid_file(folder: Path, rate: float) -> Path:
 class RunFolder:
     """The output folder of a run.
 
-    Attributes:
+    Args:
         path: The folder.
+        resume: Whether to go on with the run in the folder.
         free: Dotted names in the request that a resumed run may change, because they do not affect the results.
         trusted: Whether the caller knows that the folder holds the requested run, however the request is spelt and
             wherever files lie. Then only `resolved` must match.
     """
 
-    def __init__(self, path: str | Path, free: tuple[str, ...] = (), trusted: bool = False) -> None:
-        self.path = Path(path)
-        self.free = free
-        self.trusted = trusted
+    def __init__(
+        self, path: str | Path, resume: bool = False, *, free: tuple[str, ...] = (), trusted: bool = False
+    ) -> None:
+        self.path, self.resume, self.free, self.trusted = Path(path), resume, free, trusted
 
-    def check(self, request: dict[str, Any], resume: bool) -> None:
+    def check(self, request: dict[str, Any]) -> None:
         """Checks whether a run may use the folder; changes nothing.
 
         Args:
             request: Plain values that determine the run; on resuming, those known so far.
-            resume: Whether to resume the run in the folder.
 
         Raises:
             ValueError: If the run is new and the folder holds results, or the run to resume is not the folder's.
         """
-        if not resume:
+        if not self.resume:
             if self.path.exists() and (not self.path.is_dir() or self._holds_results()):
                 raise ValueError(
                     f"{self.path} already holds files; name another folder, or go on with that run by --resume"
@@ -94,12 +94,12 @@ class RunFolder:
         kept = (entry for entry in names if not entry.name.endswith(WRITING))
         return any(entry.name != UNFINISHED or any(map(Path.is_file, entry.rglob("*"))) for entry in kept)
 
-    def claim(self, request: dict[str, Any], resume: bool) -> None:
+    def claim(self, request: dict[str, Any]) -> None:
         """Claims the folder for a new or resumed run; raises what `check` does."""
         import yaml  # imported here to keep `--help` fast
 
-        self.check(request, resume)
-        if not resume:
+        self.check(request)
+        if not self.resume:
             self.path.mkdir(parents=True, exist_ok=True)
             whole = {DIRECTORY: str(Path.cwd()), **request}
             write_text(self.path / REQUEST, yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
@@ -109,12 +109,13 @@ class RunFolder:
         return read_yaml(self.path / REQUEST)
 
     def resolved(self) -> dict[str, Any]:
-        """Reads the values determined when the run began; empty if there are none."""
-        return (self.request().get(RESOLVED) or {}) if (self.path / REQUEST).is_file() else {}
+        """Reads the values determined when the run to resume began; empty for a new run."""
+        begun = self.resume and (self.path / REQUEST).is_file()
+        return (self.request().get(RESOLVED) or {}) if begun else {}
 
     def result(self) -> dict[str, Any] | None:
-        """Reads the record of a finished run; None if unfinished."""
-        return read_json_if_there(self.path / RESULT)
+        """Reads the record of the run to resume; None if it is new or unfinished."""
+        return read_json_if_there(self.path / RESULT) if self.resume else None
 
     def write_result(self, outcome: dict[str, Any], seconds: float, **about: Any) -> dict[str, Any]:
         """Writes `result.json` and returns its content; `seconds` are those of all starts, `about` further entries."""
@@ -129,9 +130,9 @@ def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[st
     return record
 
 
-def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the recipe part of a request. Relative paths in the named fields become absolute if they exist relative
-    to the directory where the run began."""
+def located(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the recipe part of a request. Relative paths become absolute if they exist relative to the directory
+    where the run began."""
     began = Path(request.get(DIRECTORY) or Path.cwd())
 
     def found(value: Any, name: str) -> Any:
@@ -139,8 +140,8 @@ def located(request: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             return {key: found(each, f"{name}.{key}".removeprefix(".")) for key, each in value.items()}
         if isinstance(value, list):
             return [found(each, name) for each in value]
-        leads = name in names and isinstance(value, str) and value and (began / value).exists()
-        return str(began / value) if leads else value
+        is_path = isinstance(value, str) and value and (name in LOCATIONS or name == "data.cache")
+        return str(began / value) if is_path and (began / value).exists() else value
 
     return found({name: value for name, value in request.items() if name not in (RESOLVED, DIRECTORY)}, "")
 

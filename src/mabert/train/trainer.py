@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
 """Variables that `accelerate launch` sets if its configuration shards the model."""
 
-SAVE_SECONDS = 600.0
-"""Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation."""
-
 TABLE_SECONDS = 10.0
 """Least seconds between two writes of the table: the whole log is written each time."""
 
@@ -47,17 +44,11 @@ class TrainingDivergedError(ValueError):
 
 
 class Unread(NamedTuple):
-    """The loss of a step, on its way to the host.
-
-    Attributes:
-        step: The step's number.
-        loss: Lies on the host; holds the loss once `written`.
-        written: When the loss is there; None on a CPU, at once.
-    """
+    """The loss of a step, on its way to the host."""
 
     step: int
-    loss: Tensor
-    written: torch.cuda.Event | None
+    loss: Tensor  # lies on the host; holds the loss once `written`
+    written: torch.cuda.Event | None  # None on a CPU, where it is there at once
 
     @classmethod
     def of(cls, step: int, loss: Tensor) -> "Unread":
@@ -77,10 +68,13 @@ class Unread(NamedTuple):
 
 
 class RecordingTrainer(Trainer):
-    """Trainer whose record of the log, which checkpoints keep as JSON, has None for numbers that are not finite.
+    """Trainer whose record of the log, which checkpoints keep as JSON, has None for numbers that are not finite, while
+    callbacks get those numbers as they are; `mabert.train.objective` says which weights decay."""
 
-    Callbacks get those numbers as they are.
-    """
+    decay_exempt = "default"
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return decay_parameter_names(model, self.decay_exempt)
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         super().log(logs, start_time)
@@ -98,14 +92,13 @@ class MaBertTrainer(RecordingTrainer):
 
     Attributes:
         smaller: Advice on making a batch smaller, for messages.
+        loss_limit: A loss above it counts as divergence.
+        save_seconds: Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation.
 
     Args:
         title: Title of the progress bar; None shows no bar.
         step_tokens: Tokens of each step, from which the bar estimates the time left.
         batches: All batches of the run, as lists of indices into the training set; default, Trainer's own.
-        save_seconds: Seconds between two checkpoints by the clock; default, `SAVE_SECONDS`.
-        decay_exempt: See `mabert.train.objective`.
-        loss_limit: A loss above it counts as divergence; default, no limit.
         table_file: CSV file for the log; default, none.
         events: Folder for TensorBoard's events, if `report_to` names it.
         callbacks: Additional transformers callbacks.
@@ -113,6 +106,8 @@ class MaBertTrainer(RecordingTrainer):
     """
 
     smaller = "a smaller batch helps"
+    loss_limit = math.inf
+    save_seconds = 600.0
 
     def __init__(
         self,
@@ -120,15 +115,12 @@ class MaBertTrainer(RecordingTrainer):
         title: str | None = None,
         step_tokens: Iterable[int] = (),
         batches: Sampler[list[int]] | None = None,
-        save_seconds: float | None = None,
-        decay_exempt: str = "default",
-        loss_limit: float = math.inf,
         table_file: Path | None = None,
         events: Path | None = None,
         callbacks: Sequence[TrainerCallback] = (),
         **arguments: Any,
     ) -> None:
-        self.interrupt = SaveOnInterrupt(SAVE_SECONDS if save_seconds is None else save_seconds)
+        self.interrupt = SaveOnInterrupt(self.save_seconds)
         self.stopwatch = Stopwatch()
         super().__init__(callbacks=[self.interrupt, self.stopwatch, SmallProcess(), *callbacks], **arguments)
         self.remove_callback(PrinterCallback)
@@ -138,15 +130,10 @@ class MaBertTrainer(RecordingTrainer):
         if self.bar is not None:
             self.add_callback(self.bar)
         self.batches = batches
-        self.decay_exempt = decay_exempt
-        self.loss_limit = loss_limit
         self.table_file, self.table_written = table_file, -math.inf
         self.staging: Path | None = None
         self.at_once = "before its first batch"
         self.unread: Unread | None = None
-
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        return decay_parameter_names(model, self.decay_exempt)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         if self.batches is None:
@@ -158,23 +145,21 @@ class MaBertTrainer(RecordingTrainer):
         self.at_once = f"with {rows_at_once(inputs)}"
         share = self.share_of_step(inputs, num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        before, self.unread = self.unread, Unread.of(self.state.global_step + 1, loss / share)
-        self.check_loss(before)
+        self.check_last_loss(Unread.of(self.state.global_step + 1, loss / share))
         return loss
 
-    def check_loss(self, unread: Unread | None) -> None:
-        """Raises TrainingDivergedError if a step's loss is no number to go on from."""
-        if unread is None or not self.is_diverged(loss := unread.read()):
-            return
-        raise TrainingDivergedError(
-            f"the loss is {loss:g} at step {unread.step}{self.whereabouts(unread.step)}; "
-            "a lower learning rate or a longer warm-up helps"
-        )
+    def check_last_loss(self, newest: Unread | None = None) -> None:
+        """Checks the loss that was not read yet, before anything is built on its step; the newest may wait instead."""
+        last, self.unread = self.unread, newest
+        if last is not None:
+            self.check_loss(last.read(), f"at step {last.step}{self.whereabouts(last.step)}")
 
-    def check_last_loss(self) -> None:
-        """Checks the newest loss, before anything is built on the step that it is of."""
-        last, self.unread = self.unread, None
-        self.check_loss(last)
+    def check_loss(self, loss: float, where: str) -> None:
+        """Raises TrainingDivergedError if a loss is not finite or above `loss_limit`."""
+        if not (math.isfinite(loss) and loss <= self.loss_limit):
+            raise TrainingDivergedError(
+                f"the loss is {loss:g} {where}; a lower learning rate or a longer warm-up helps"
+            )
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         self.check_last_loss()  # what is logged was waited for
@@ -197,10 +182,6 @@ class MaBertTrainer(RecordingTrainer):
             self.table_file.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.table_file, table(self.history), lasting=False)
         self.table_written = time.monotonic()
-
-    def is_diverged(self, loss: float) -> bool:
-        """Checks whether a loss is not finite or above `loss_limit`."""
-        return not (math.isfinite(loss) and loss <= self.loss_limit)
 
     def share_of_step(self, inputs: dict[str, Any], num_items_in_batch: Any) -> float | Tensor:
         """Returns the weight of a micro-batch's mean loss in the loss of the step."""
@@ -331,8 +312,8 @@ def publish(written: Path, place: Path) -> None:
 def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
     """Makes TrainingArguments with the defaults that all our runs share, and the run's own."""
     shared = {
-        "lr_scheduler_type": "linear",
-        "report_to": [],
+        "save_strategy": "no",  # by the clock
+        "save_total_limit": 1,
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         # Padding the last batch with repeats would count some texts twice.
@@ -362,7 +343,7 @@ def leave_group() -> None:
 
 def joined(precision: str) -> "PartialState":
     """Connects this process with the others that torchrun started; without torchrun it is alone."""
-    arguments = orderly(TrainingArguments(report_to=[], **device_arguments(precision)))
+    arguments = orderly(TrainingArguments(**device_arguments(precision)))
     assert arguments.distributed_state is not None
     return arguments.distributed_state
 

@@ -65,7 +65,7 @@ def find_tokenizer(
 
 
 def trained_tokenizer(
-    family: Family, sources: Sources, folder: str | Path, size: int | None = None, *, characters: int = CHARACTERS
+    family: Family, sources: Sources, folder: str | Path, size: int | None = None
 ) -> PreTrainedTokenizerFast:
     """Trains a WordPiece, or opens one trained on the same text before.
 
@@ -73,10 +73,9 @@ def trained_tokenizer(
 
     Args:
         family: The model's family; its published model says whether there are two segments.
-        sources: See `mabert.data.corpus`; each contributes the same share of the text.
+        sources: See `mabert.data.corpus`; each contributes the same share of `CHARACTERS`.
         folder: Where tokenizers are kept.
         size: Maximum number of tokens; default, that of the published model.
-        characters: Characters to read.
     """
     parsed, published = parse_sources(sources), family.base_config()
     size = size or published.vocab_size
@@ -86,7 +85,7 @@ def trained_tokenizer(
         "tokenizers": tokenizers.__version__,
         "size": size,
         "segments": segments,
-        "characters": characters,
+        "characters": CHARACTERS,
         "sources": [source.identity() for source in parsed],
     }
     key = hashlib.sha256(to_json(known_by, sort_keys=True).encode()).hexdigest()[:16]
@@ -94,7 +93,7 @@ def trained_tokenizer(
 
     def fill(writing: Path) -> None:
         logger.info("training the tokenizer %s", place)
-        train_wordpiece(beginnings(parsed, characters), size, segments).save_pretrained(writing)
+        train_wordpiece(beginnings(parsed), size, segments).save_pretrained(writing)
 
     make_once(place, fill)
     return load_tokenizer(place)
@@ -130,17 +129,17 @@ def make_tokenizer(
     check_new(output)
     if size < FEW:
         logger.warning("a vocabulary of %d tokens holds little more than letters; 8,000 to 32,000 are usual", size)
-    texts = beginnings(parse_sources(sources, text_column), CHARACTERS)
+    texts = beginnings(parse_sources(sources, text_column))
     tokenizer = train_wordpiece(texts, size, cased=cased, progress=progress)
     with filling(output) as staging:
         tokenizer.save_pretrained(staging)
     return tokenizer
 
 
-def beginnings(sources: list[Source], characters: int) -> Iterator[str]:
-    """Yields the first documents of each source, the last one cut, at most `characters` in all."""
+def beginnings(sources: list[Source]) -> Iterator[str]:
+    """Yields the first documents of each source, the last one cut, at most `CHARACTERS` in all."""
     for source in sources:
-        left = characters // len(sources)
+        left = CHARACTERS // len(sources)
         for document, _ in source.read():
             yield document[:left]
             left -= len(document)

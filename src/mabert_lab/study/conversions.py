@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.uses import class_for
 from mabert.conversion.choose import layers_kept
-from mabert.conversion.pieces import cut
+from mabert.conversion.pieces import Frame, cut
 from mabert.conversion.recipe import ConversionRecipe, at_depth
 from mabert.conversion.resolve import begun, changes_of, read
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
@@ -72,7 +72,7 @@ class Conversions:
         try:
             recipe = check(ConversionRecipe, fields)
             depth = self.known.copy.config.num_hidden_layers
-            pattern = recipe.pattern if recipe.pattern == "auto" else at_depth(recipe.pattern, depth)
+            pattern = at_depth(recipe.pattern, depth)
             learns = set(pattern) != {"T"}
             if learns:
                 self.check_text(recipe)
@@ -93,8 +93,9 @@ class Conversions:
             return
         tokenizer = self.known.tokenizer
         training, _ = read(self.asked.texts, tokenizer, recipe, self.asked.text_column, progress=False)
+        frames = (Frame.of(tokenizer),)
         for seed in self.asked.seeds:
-            cut(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed)
+            cut(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed, frames=frames)
         self.enough.add((recipe.length, recipe.tokens))
 
     def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, Model]:
@@ -134,8 +135,8 @@ def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]
 
 def keep(known: Teacher, recipe: ConversionRecipe, folder: Path, resume: bool) -> None:
     """Writes the MaBERT that keeps all attention layers of a teacher, with what `mabert finetune` needs."""
-    began, run = time.monotonic(), RunFolder(folder)
-    run.claim({"pattern": recipe.pattern}, resume)
+    began, run = time.monotonic(), RunFolder(folder, resume)
+    run.claim({"pattern": recipe.pattern})
     student = begun(known.model, known.copy, known.use, changes_of(known, recipe.pattern, recipe))
     with filling(folder, size_of(student), "make room and start the study again") as staging:
         student.save_pretrained(staging)

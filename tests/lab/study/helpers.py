@@ -122,7 +122,8 @@ def ended(cell, root, target=serve):
 
 def serve_until(root, name, *arguments):
     """A cell's process that saves after each step, and is killed at the checkpoint that a file `last` names."""
-    pieces.SHORTEST, training.SAVE_SECONDS, trainer.SAVE_SECONDS = 16, 0.0, 0.0
+    pieces.SHORTEST = 16
+    training.ConversionTrainer.save_seconds = trainer.MaBertTrainer.save_seconds = 0.0
     publish, last = trainer.publish, Path(root) / "last"
     wanted = last.read_text() if last.is_file() else None
 

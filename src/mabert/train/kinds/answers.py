@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -18,12 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class PassageExamples(Examples):
-    """Encoded passages with start and end positions.
-
-    Args:
-        passages: The passages of each question, in order.
-        contexts: One context per question.
-    """
+    """Encoded passages with start and end positions, in the order of their questions, each of which has a context."""
 
     def __init__(self, passages: list[Passage], contexts: list[str]) -> None:
         super().__init__([passage.item for passage in passages], pairs=True)
@@ -36,9 +30,7 @@ class Answers(Kind):
 
     use: Use = "reader"
     a_token = True
-
-    def config_fields(self) -> dict[str, Any]:
-        return {"num_labels": 2, "id2label": None, "label2id": None, "problem_type": None}
+    outputs = 2
 
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str

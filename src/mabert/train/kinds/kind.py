@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,35 +15,33 @@ from mabert.data.tasks import Rows, Task, column
 logger = logging.getLogger(__name__)
 
 
-def label_fields(names: Sequence[str]) -> dict[str, Any]:
-    """Returns the fields of a configuration that name a model's outputs."""
-    return {
-        "num_labels": len(names),
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: index for index, name in enumerate(names)},
-    }
-
-
 class Kind(ABC):
     """How one kind of task is encoded, answered and scored. The defaults suit tasks with one label per text.
 
     Attributes:
         use: Names the model's head, see `mabert.baselines.uses`.
         a_token: Whether the model has outputs per token instead of per text.
-
-    Args:
-        task: The task.
+        outputs: Number of outputs if the task does not name them.
+        problem_type: transformers' name of the problem, by which a model computes its loss.
     """
 
     use: Use = "classifier"
     a_token = False
+    outputs = 0
+    problem_type: str | None = None
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
-    @abstractmethod
     def config_fields(self) -> dict[str, Any]:
         """Returns the fields of the model's configuration that describe its head."""
+        names = self.task.label_names
+        return {
+            "num_labels": len(names) or self.outputs,
+            "id2label": dict(enumerate(names)) or None,
+            "label2id": {name: index for index, name in enumerate(names)} or None,
+            "problem_type": self.problem_type,
+        }
 
     @abstractmethod
     def answers(self, logits: np.ndarray, examples: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from mabert.data.tasks import BETWEEN, Rows, column
 from mabert.schema import SEVERAL
-from mabert.train.kinds.kind import Kind, label_fields
+from mabert.train.kinds.kind import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +19,7 @@ MOST_CONSTANTS = 20
 class Classification(Kind):
     """One output per class; the largest is the answer."""
 
-    def config_fields(self) -> dict[str, Any]:
-        return {**label_fields(self.task.label_names), "problem_type": "single_label_classification"}
+    problem_type = "single_label_classification"
 
     def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits.argmax(1)
@@ -39,8 +38,7 @@ class Classification(Kind):
 class Several(Classification):
     """One output per label; a label is assigned if its probability is above one half."""
 
-    def config_fields(self) -> dict[str, Any]:
-        return {**super().config_fields(), "problem_type": SEVERAL}
+    problem_type = SEVERAL
 
     def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits > 0
@@ -52,8 +50,8 @@ class Several(Classification):
 class Regression(Kind):
     """One output, which is the answer."""
 
-    def config_fields(self) -> dict[str, Any]:
-        return {"num_labels": 1, "id2label": None, "label2id": None, "problem_type": "regression"}
+    outputs = 1
+    problem_type = "regression"
 
     def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits[:, 0]
@@ -67,7 +65,5 @@ class Regression(Kind):
         for split, rows in splits.items():
             scores = set(column(rows, "label")) if "label" in rows[:1] else set()
             if len(scores) == 1:
-                consequence = (
-                    "nothing to learn from them" if split == "train" else "a correlation with them is not defined"
-                )
-                logger.warning("all %s scores of %s are %g: %s", split, self.task.name, scores.pop(), consequence)
+                learnt = "nothing to learn from them" if split == "train" else "a correlation with them is not defined"
+                logger.warning("all %s scores of %s are %g: %s", split, self.task.name, scores.pop(), learnt)

@@ -13,19 +13,13 @@ from mabert.data.metrics import entity_scores
 from mabert.data.tasks import Rows, column
 from mabert.data.words import Word, Words, words_of
 from mabert.schema import IGNORED
-from mabert.train.kinds.kind import Kind, label_fields
+from mabert.train.kinds.kind import Kind
 
 Tags = list[str]
 
 
 class TaggedExamples(Examples):
-    """Encoded sentences with tags.
-
-    Args:
-        items: As in `Examples`.
-        words: The words of each sentence, see `words_of`.
-        cut: Number of truncated sentences.
-    """
+    """Encoded sentences with tags, and the words of each, see `words_of`."""
 
     def __init__(self, items: list[dict[str, Any]], words: list[list[Word]], cut: int) -> None:
         super().__init__(items, scored=[sum(len(word.pieces) for word in each) for each in words], cut=cut)
@@ -37,9 +31,6 @@ class Tokens(Kind):
 
     use: Use = "tagger"
     a_token = True
-
-    def config_fields(self) -> dict[str, Any]:
-        return {**label_fields(self.task.label_names), "problem_type": None}
 
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
