@@ -21,12 +21,10 @@ class Figure(NamedTuple):
 
 
 INK = "#1b2a38"
-
 COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
 
 DASHED = (0, (4, 2.5))
 """Line style of the paper's numbers."""
-
 
 LOOKS = {
     "bert": ("#222222", "s"),
@@ -62,7 +60,8 @@ def line_chart(
         SVG text.
     """
     figure, axes = panels((6.4, 3.2))
-    colours = COLOURS if len(lines) <= len(COLOURS) else [colour for colour, _ in LOOKS.values()]
+    many = len(lines) > len(COLOURS)
+    colours = [colour for colour, _ in LOOKS.values()] if many else COLOURS
     strokes = cycle(product(("-", "--", ":"), colours))  # a colour comes again in another style
     for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
         form = ("o" if dots else "") + style
@@ -71,7 +70,7 @@ def line_chart(
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":", label=None if place else "other length of windows")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     with_grid(axes, xlabel=x_label, ylabel=y_label)
-    if len(lines) > len(COLOURS):
+    if many:
         figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     else:
         axes.legend(frameon=False)
@@ -114,13 +113,14 @@ def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()
         history: The run's log, as in its `result.json`.
         marks: Steps to mark, such as those at which the windows grow.
     """
-    logged = [entry for entry in history if "loss" in entry]
-    held_out = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
-    lines = {
-        "training": ([entry["step"] for entry in logged], [entry["loss"] for entry in logged]),
-        "held out": (list(held_out), list(held_out.values())),
-    }
+    lines = {"training": over_steps(history, "loss"), "held out": over_steps(history, "eval_loss")}
     return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
+
+
+def over_steps(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """Returns the steps at which a run logged a number, each once, and the numbers."""
+    found = {entry["step"]: entry[name] for entry in history if name in entry}
+    return list(found), list(found.values())
 
 
 def losses_chart(tables: Sequence[Path]) -> str:

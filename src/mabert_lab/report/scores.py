@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import INK, LOOKS, line_chart, panels, svg, with_grid
+from mabert_lab.report.charts import INK, LOOKS, line_chart, over_steps, panels, svg, with_grid
 from mabert_lab.report.document import FLAG, MISSING, table, with_best, written
 from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.studies import (
@@ -552,20 +552,18 @@ def arm_chart(study: Study) -> str | None:
 def pretraining_chart(study: Study) -> str | None:
     """Draws loss over steps for each pretraining of the largest budget; arms that differ only in fine-tuning share a
     line. None if there is no pretraining."""
-    arms = [arm for arm in study.arms if arm.budget == study.budgets[-1] and arm.pretraining.get("history")]
-    every = [entry for arm in arms for entry in arm.pretraining["history"]]
-    what = "eval_loss" if any("eval_loss" in entry for entry in every) else "loss"
-    shared: dict[str, list[str]] = {}
-    curves: dict[str, dict[float, float]] = {}
-    for arm in arms:
-        cell = arm.pretraining.get("cell", arm.name)
-        shared.setdefault(cell, []).append(_label(study, arm.name))
-        curves[cell] = {entry["step"]: entry[what] for entry in arm.pretraining["history"] if what in entry}
-    if not any(curves.values()):
-        return None
-    names = {cell: own[0] + f" and {len(own) - 1} more" * (len(own) > 1) for cell, own in shared.items()}
-    lines = {names[cell]: (list(points), list(points.values())) for cell, points in curves.items()}
-    return line_chart(lines, "step", f"{'held-out' if what == 'eval_loss' else 'training'} loss (nats a masked token)")
+    shared: dict[str, list[Arm]] = {}
+    for arm in study.arms:
+        if arm.budget == study.budgets[-1] and arm.pretraining.get("history"):
+            shared.setdefault(arm.pretraining.get("cell", arm.name), []).append(arm)
+    for key, what in (("eval_loss", "held-out"), ("loss", "training")):
+        lines = {}
+        for first, *more in shared.values():
+            name = _label(study, first.name) + f" and {len(more)} more" * bool(more)
+            lines[name] = over_steps(first.pretraining["history"], key)
+        if any(steps for steps, _ in lines.values()):
+            return line_chart(lines, "step", f"{what} loss (nats a masked token)")
+    return None
 
 
 def _label(study: Study, name: str) -> str:
