@@ -40,9 +40,6 @@ GROUPS: dict[str, Sequence[str]] = {
     "BERT alone": ("bert",),
 }
 
-HEADLINE_LENGTH = 4096
-"""Length in tokens of the paper's headline."""
-
 PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
 """The paper's tables of sizes and costs."""
 
@@ -61,7 +58,7 @@ def headlines(results: Results) -> pd.DataFrame:
         for each, tables in results.tables.items()
     ]
     rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
-    title = f"The mean of the paper's five baselines over MaBERT at {HEADLINE_LENGTH:,} tokens"
+    title = f"The mean of the paper's five baselines over MaBERT at {paper.HEADLINE_LENGTH:,} tokens"
     notes = ["Above 1, MaBERT needs less."]
     if any(mark in cell for row in rows for cell in row[1:] for mark in ("over", "≥")):
         notes.append(
@@ -113,7 +110,7 @@ def file_of(condition: Condition) -> str:
 
 def headline(rows: pd.DataFrame) -> str:
     """Recomputes the paper's headline."""
-    return _ratio(rows, HEADLINE_LENGTH, paper.BASELINES)
+    return _ratio(rows, paper.HEADLINE_LENGTH, paper.BASELINES)
 
 
 def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -25,10 +25,6 @@ MISSING = "\N{EN DASH}"
 FLAG = "**Flagged:** "
 """Begins a note that must not be overlooked."""
 
-_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
-
-_NUMBER = re.compile(r"(\*\*)?(≥ ?)?([-+]?\d[\d,]*(\.\d+)?)(?![-.\w])")
-
 
 @dataclass(frozen=True)
 class Page:
@@ -46,7 +42,7 @@ class Page:
 
     def markdown(self) -> str:
         """Returns the page as Markdown without its folded parts."""
-        text, folded = _FOLDED.subn("", self.text)
+        text, folded = re.subn(r"<details>.*?</details>", "", self.text, flags=re.DOTALL)
         left_out = f"\n*The HTML page that `mabert report` writes has {folded} more parts.*\n" if folded else ""
         return re.sub(r"\n{3,}", "\n\n", f"# {plain(self.title)}\n\n{text}{left_out}")
 
@@ -119,8 +115,8 @@ def with_best(
 
 def number(cell: str) -> float | None:
     """Returns the number at the start of a cell; None if there is none."""
-    found = _NUMBER.match(cell)
-    return float(found[3].replace(",", "")) if found else None
+    found = re.match(r"(?:\*\*)?(?:≥ ?)?([-+]?\d[\d,]*(?:\.\d+)?)(?![-.\w])", cell)
+    return float(found[1].replace(",", "")) if found else None
 
 
 def markdown(frame: pd.DataFrame) -> Markup:

@@ -326,7 +326,7 @@ class Study:
 
     def label_of(self, name: str) -> str:
         """Returns an arm's printed name."""
-        return {**paper.NAMES, "modernbert": "ModernBERT"}.get(name, name)
+        return paper.NAMES.get(name, name)
 
 
 def percent(share: float) -> str:
