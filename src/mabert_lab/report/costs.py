@@ -74,13 +74,6 @@ def headlines(results: Results) -> pd.DataFrame:
     return table(title, ("settings", *MEASURES.values()), rows, notes)
 
 
-def sizes(results: Results) -> str:
-    """Describes the number of measured models and their parameters."""
-    millions = [count / 1e6 for count in results.parameters.values()]
-    sizes = f" of {min(millions):.0f} to {max(millions):.0f} M parameters" if millions else ""
-    return f"{results.rows['model'].nunique()} models{sizes}"
-
-
 def machines(results: Results) -> str:
     """Counts the kinds of processor and of GPU."""
     kinds: dict[str, set[str]] = {}
@@ -154,11 +147,6 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
 def number(value: float) -> str:
     """Formats a positive number with four significant digits, or with all digits before the point."""
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
-
-
-def flat_rows(results: Results) -> pd.DataFrame:
-    """Returns every measurement as a row."""
-    return results.rows.assign(source=[each.name for each in results.rows["source"]]).drop(columns="reason")
 
 
 def origins(results: Results, condition: Condition) -> list[str]:
@@ -247,11 +235,10 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
         for each, rows in found.items()
         if any(len(spans(rows, length, rule["less"], rule.get("from"))) for length in rule["at"])
     }
-    verdicts = {each: _judged(claim, each, rows) for each, rows in (reach or found).items()}
-    papers = [verdict for each, verdict in verdicts.items() if each.profile == "paper"]
-    every = list(verdicts.values())
-    places = ([each for each in among if each.verdict != UNMEASURED] for among in (papers, every))
-    yield from next(filter(None, places), papers or every)
+    every = [(each, _judged(claim, each, rows)) for each, rows in (reach or found).items()]
+    told = [(each, verdict) for each, verdict in every if verdict.verdict != UNMEASURED] or every
+    papers = [verdict for each, verdict in told if each.profile == "paper"]
+    yield from papers or [verdict for _, verdict in told]
 
 
 def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
@@ -400,10 +387,6 @@ def title_of(name: str) -> str:
     return ", ".join(word for word in (*words, engine) if word)
 
 
-PAPERS_WEIGHTS = "(the paper's: most likely of float32 weights)"
-"""Its memory numbers suggest this, although its other numbers are of bf16."""
-
-
 def scaling_chart(results: Results, condition: Condition) -> str | None:
     """Draws one log-log panel per measure over length, with the spread of our numbers; None if there is no data."""
     tables = {each: rows for each, rows in results.tables[condition].items() if rows["value"].notna().any()}
@@ -436,8 +419,11 @@ def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition)
         own = measured[measured["model"] == model]
         ends = [(own[f"{end}_ms"].fillna(own["value"]) - own["value"]).abs() for end in ("fastest", "slowest")]
         axes.errorbar(own["length"], own["value"], ends if len(own) else None, elinewidth=0.9, **_strokes(model))
-    remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
-    axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
+    title = MEASURES[measure].capitalize()
+    if measure == "memory" and condition.dtype != "float32":
+        # Its memory numbers suggest this, although its other numbers are of bf16.
+        title += "\n(the paper's: most likely of float32 weights)"
+    axes.set_title(title, color=INK, fontsize="medium")
     axes.set(ylabel="MiB" if measure == "memory" else "ms", yscale="log")
     low, high = axes.get_ylim()
     # Up to three decades there is room for ticks between the powers of ten.

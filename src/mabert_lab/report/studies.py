@@ -184,7 +184,7 @@ class Arm:
             on; any of them may be missing.
         scores: Scores with seeds or conversions as rows and tasks as columns, each by its own metric.
         further: Scores by other metrics; a column is a task and a metric.
-        failed: Failed fine-tuning runs, each with ``column``, ``seed`` and ``reason``.
+        failed: Column, seed (None for all) and reason of each failed fine-tuning.
     """
 
     name: str
@@ -193,7 +193,7 @@ class Arm:
     pretraining: Mapping[str, Any]
     scores: pd.DataFrame
     further: pd.DataFrame = field(default_factory=pd.DataFrame)
-    failed: tuple[Mapping[str, Any], ...] = ()
+    failed: tuple[tuple[str, int | None, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +214,7 @@ class Study:
         arms: Its models, by budget.
         finished: Time at which its last cell finished; empty before the first one.
         learnt_below: Held-out loss in nats a masked token below which an arm's pretraining has learnt.
+        exact: Whether differences count without a test, as those of the paper's means do.
     """
 
     name: str
@@ -228,6 +229,7 @@ class Study:
     arms: tuple[Arm, ...]
     finished: str = ""
     learnt_below: float = paper.LEARNT_BELOW
+    exact: bool = False
 
     @property
     def question(self) -> str | None:
@@ -377,5 +379,5 @@ def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:
         raise ValueError(f"{raw['arm']}: a score is not finite")  # a claim would fall by it
     scores = pd.DataFrame({key: seeds for (key, metric), seeds in every.items() if metric == own[key] and len(seeds)})
     further = pd.DataFrame({(key, metric): seeds for (key, metric), seeds in every.items() if metric != own[key]})
-    failed = tuple(dict(each) for each in raw.get("failed") or ())
+    failed = tuple((each["column"], each["seed"], each["reason"]) for each in raw.get("failed") or ())
     return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, further, failed)
