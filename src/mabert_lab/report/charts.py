@@ -47,7 +47,7 @@ def line_chart(
     dots: bool = False,
     marks: Sequence[float] = (),
 ) -> str:
-    """Draws curves over one axis.
+    """Draws curves over one axis, as SVG.
 
     Args:
         lines: x and y values by name.
@@ -55,9 +55,6 @@ def line_chart(
         y_label: Label of y with its unit.
         dots: Whether to mark each point, if there are few.
         marks: x values of vertical lines: of a pretraining, where its windows change length.
-
-    Returns:
-        SVG text.
     """
     figure, axes = panels((6.4, 3.2))
     many = len(lines) > len(COLOURS)
@@ -107,12 +104,8 @@ def on_paper(svg_text: str) -> str:
 
 
 def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
-    """Draws training and held-out loss over the steps of a pretraining, as SVG.
-
-    Args:
-        history: The run's log, as in its `result.json`.
-        marks: Steps to mark, such as those at which the windows grow.
-    """
+    """Draws training and held-out loss over the steps of a pretraining, as SVG, from the log in its `result.json`;
+    `marks` are the steps at which its windows change length."""
     lines = {"training": over_steps(history, "loss"), "held out": over_steps(history, "eval_loss")}
     return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
 
@@ -124,21 +117,14 @@ def over_steps(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[fl
 
 
 def losses_chart(tables: Sequence[Path]) -> str:
-    """Draws the training losses of a fine-tuning, a line for each of its trainings, as SVG.
-
-    Args:
-        tables: The trainings' logs in CSV, with the columns `step` and `loss`.
-    """
+    """Draws the training losses of a fine-tuning, as SVG, with a line for the log of each of its trainings: CSV with
+    the columns `step` and `loss`."""
     logged = {table.stem: pd.read_csv(table).dropna(subset="loss") for table in tables}
     lines = {name: (rows["step"], rows["loss"]) for name, rows in logged.items()}
     return line_chart(lines, "step", "training loss")
 
 
 def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Returns the steps at which a run's windows change length.
-
-    Args:
-        steps: Steps of the whole run.
-        stages: The stages in its request, each with its `share` of the steps.
-    """
+    """Returns the steps at which a run's windows change length, from all its steps and the stages in its request, each
+    with its `share` of them."""
     return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

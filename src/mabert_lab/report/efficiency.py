@@ -18,13 +18,9 @@ from mabert_lab.report import paper
 
 
 def machine_of(environment: Mapping[str, Any], device: str | None = None) -> str:
-    """Describes device or processor, threads and torch's version; the processor with its vector instructions, because
-    processors of one name differ in AVX-512.
-
-    Args:
-        environment: As `mabert.machine.environment.environment` records it.
-        device: Which of ``cpu`` and ``cuda`` was measured; default, both if there is a GPU.
-    """
+    """Describes device or processor, threads and torch's version, from what `mabert.machine.environment` records; the
+    processor with its vector instructions, because processors of one name differ in AVX-512. Without a device, ``cpu``
+    or ``cuda``, it describes both if there is a GPU."""
     processor, gpu = environment.get("processor"), environment.get("device")
     if instructions := environment.get("instructions"):
         processor = f"{processor} ({instructions})"
@@ -290,17 +286,8 @@ def _first(*values: float) -> float:
 def ratio(
     rows: pd.DataFrame, length: int, rivals: Sequence[str], ours: str = "mabert", start: int | None = None
 ) -> Ratio | None:
-    """Returns the mean of the rivals' numbers over one model's; None if that model has neither a number nor a bound.
-
-    Of growth a model may have none: then any of the rivals is infinitely more.
-
-    Args:
-        rows: Rows of one table.
-        length: Tokens.
-        rivals: Models to average over.
-        ours: The model to compare with.
-        start: The shorter length, to compare growth.
-    """
+    """Returns the mean of the rivals' numbers over one model's, of costs or of growth, see `spans`; None if that model
+    has neither a number nor a bound. Of growth a model may have none: then any of the rivals is infinitely more."""
     own = spans(rows, length, [ours], start).get(ours)
     if own is None:
         return None

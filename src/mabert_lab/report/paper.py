@@ -83,16 +83,8 @@ HEADLINE_LENGTH = 4096
 
 
 def headline(measure: str, length: int = HEADLINE_LENGTH, rivals: Sequence[str] = BASELINES) -> float:
-    """Returns the mean of the rivals' numbers over MaBERT's, unrounded.
-
-    Args:
-        measure: ``memory``, ``latency`` or ``training``.
-        length: Tokens, one of the table's columns.
-        rivals: Models to average over.
-
-    Raises:
-        KeyError: The table has no such length or model.
-    """
+    """Returns the mean of the rivals' numbers over MaBERT's, unrounded, of ``memory``, ``latency`` or ``training`` at a
+    length in tokens; KeyError if the table has no such length or model."""
     column = TABLES[measure].mean[length]
     return fmean(column[list(rivals)]) / float(column["mabert"])
 

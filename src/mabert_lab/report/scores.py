@@ -243,9 +243,9 @@ def _why(arm: Arm, column: str) -> str:
 
 def _summary(scores: Iterable[float], why: str = "") -> str:
     """Writes mean, deviation and number of scores, or why there are none."""
-    if (found := summary(scores)) is None:
+    mean, std, count = summary(scores)
+    if not count:
         return f"{MISSING} {why}".strip()
-    mean, std, count = found
     return f"{mean:.3f} ({count})" if count == 1 else f"{mean:.3f} ± {std:.3f} ({count})"
 
 
@@ -510,12 +510,11 @@ def arm_averages(study: Study) -> pd.DataFrame:
     wanted, rows = study.averaged, []
     papers = [each.paper for each in study.columns if each.key in wanted and each.paper in paper.TASKS]
     for arm in study.arms:
-        table, theirs = study.table(arm.budget), None
+        table, theirs = study.table(arm.budget), math.nan
         if table is not None and papers and arm.paper in table.mean.index:
             theirs = table.average(str(arm.paper), papers)
-        rows.append((arm, arm.budget, *(summary(averages(arm.scores, wanted)) or (None, None, 0)), theirs))
-    head = ["arm", "budget", "mean", "std", "seeds", "paper"]
-    return pd.DataFrame(rows, columns=head).astype({"mean": float, "std": float, "paper": float})
+        rows.append((arm, arm.budget, *summary(averages(arm.scores, wanted)), theirs))
+    return pd.DataFrame(rows, columns=["arm", "budget", "mean", "std", "seeds", "paper"])
 
 
 def arm_chart(study: Study) -> str | None:

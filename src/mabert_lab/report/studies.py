@@ -25,8 +25,6 @@ LEAST_PAIRS = 5
 
 NO_SCORES = pd.Series(dtype=float)
 
-_ENUMERATED = 6  # pairs up to which all resamples are taken: 6 ** 6 are 46,656
-
 _ROUNDING = 1e-12
 
 
@@ -53,22 +51,17 @@ class Difference(NamedTuple):
         return self.mean == 0 and self.low in (None, 0) and self.high in (None, 0)
 
     def sign(self, comparisons: int = 1) -> int:
-        """Returns 1 if the arm is above the other, -1 if below, 0 if undecided.
-
-        Args:
-            comparisons: Number of comparisons among which this one was selected; divides the level (Bonferroni).
-        """
+        """Returns 1 if the arm is above the other, -1 if below, 0 if undecided. The number of comparisons among which
+        this one was selected divides the level (Bonferroni)."""
         if self.p_value is None or self.pairs < LEAST_PAIRS or self.p_value > (1 - LEVEL) / comparisons:
             return 0
         return 1 if self.mean > 0 else -1
 
 
-def summary(scores: Iterable[float]) -> tuple[float, float | None, int] | None:
-    """Returns mean, sample standard deviation (None for one score) and number of scores; None if there are none."""
-    values = pd.Series(scores, dtype=float).dropna().sort_values().to_numpy()
-    if not values.size:
-        return None
-    return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None, values.size
+def summary(scores: Iterable[float]) -> tuple[float, float, int]:
+    """Returns mean (NaN for no score), sample standard deviation (NaN for fewer than two) and number of scores."""
+    values = pd.Series(scores, dtype=float).dropna().sort_values()
+    return float(values.mean()), float(values.std()), len(values)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -79,7 +72,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     if len(values) < 2:
         return None
     ordered = np.sort(np.array(values))  # so that the draws do not depend on the order of the values
-    if len(values) > _ENUMERATED:
+    if len(values) > 6:  # 6 ** 6 are 46,656
         drawn = stats.bootstrap((ordered,), np.mean, n_resamples=20_000, method="percentile", rng=0)
         return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
     means = ordered[np.indices((len(values),) * len(values)).reshape(len(values), -1)].mean(axis=0)

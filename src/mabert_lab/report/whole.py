@@ -33,9 +33,9 @@ class Found:
     Attributes:
         studies: Studies in the order of the paper's sections, each once per scale.
         efficiency: Merged efficiency results; None if there are none.
-        drifts: File name and content.
-        throughputs: File name and content.
-        engines: File name and content.
+        drifts: File name and content, as of the next two.
+        throughputs: Tokens a second.
+        engines: Models in their engines.
         left_out: One line per file that is not shown, with the reason.
         folder: The folder, as it was given; empty if everything is from one.
     """
@@ -372,12 +372,8 @@ NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
 
 
 def report(every: Sequence[Found], folder: str = "") -> Page:
-    """Makes the report: what is decided and what is not, the user's own results, then everything else.
-
-    Args:
-        every: As from `find`.
-        folder: Folder of the figures' files, relative to the page.
-    """
+    """Makes the report of what `find` found: what is decided and what is not, the user's own results, then everything
+    else. The folder is that of the figures' files, relative to the page."""
     few = []
     for found in every:
         for study in found.studies:
@@ -480,11 +476,10 @@ def _origins(every: Sequence[Found]) -> pd.DataFrame:
         for what, file, about in ran:
             code, date = efficiency.code_of(about), (about.get("date") or "unknown date")[:10]
             lines.append((what + found.whence, efficiency.machine_of(about), date, code, f"`{file}`"))
-    frame = table("", ("result", "machine", "dates", "code", "files"), lines)
+    frame = pd.DataFrame(lines, columns=["result", "machine", "dates", "code", "files"])
     grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
     joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
-    joined.attrs.update(frame.attrs)
-    return joined
+    return table("", joined.columns, joined.itertuples(index=False))
 
 
 def _rate(row: Mapping[str, Any]) -> str:
