@@ -257,22 +257,21 @@ def _held(
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
-        lacking = [
-            ("more memory for" if rows["status"].get((each, at)) == "out of memory" else "a number of", each, at)
-            for each in (model, *group)
-            for at in (start, length)
-            if at is not None and not len(spans(rows, at, [each]))
-        ]
-        return Comparison(who, None, needs=tuple((kind, f"{NAMES[each]} at {at:,}") for kind, each, at in lacking))
+        lacking = []
+        for each, at in product((model, *group), (start, length)):
+            if at is not None and not spans(rows, at, [each]):
+                out_of_memory = rows["status"].get((each, at)) == "out of memory"
+                lacking.append(("more memory for" if out_of_memory else "a number of", f"{NAMES[each]} at {at:,}"))
+        return Comparison(who, None, needs=tuple(lacking))
     value = "" if found.value is None else f" {_times(found.value)}" if found.at_least is None else " at least"
     low, high = map(_times, found.span)
     spread = "" if low == high else f" [{low}, {high}]"
     at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
     calls = "" if found.calls is None else f", {found.calls} calls or more"
-    sign, needs = _parted(found, found.span, rule, of)
+    sign, need = _parted(found, found.span, rule, of)
     outcome = ("undecided", "as claimed", "the other way")[sign]
     numbers = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
-    return Comparison("", sign, outcome, numbers, found.span[0], needs)
+    return Comparison("", sign, outcome, numbers, found.span[0], (need,) if need else ())
 
 
 def _times(ratio: float) -> str:
@@ -281,7 +280,7 @@ def _times(ratio: float) -> str:
 
 def _parted(
     found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int
-) -> tuple[int, tuple[tuple[str, str], ...]]:
+) -> tuple[int, tuple[str, str] | None]:
     """Decides whether a ratio is as large as claimed; returns the sign, and what a decision would need.
 
     A time decides if its bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that
@@ -296,18 +295,18 @@ def _parted(
     else:
         is_above, is_below = low > 1, high < 1
     if memory and found.share < ALIKE:
-        return 0, (("lengths", f"over which memory grows by {ALIKE:.0%} or more"),)
+        return 0, ("lengths", f"over which memory grows by {ALIKE:.0%} or more")
     if memory and not substantial and abs(low - 1) < ALIKE:
-        return 0, (("nothing", f"they differ by less than {ALIKE:.0%}"),)
+        return 0, ("nothing", f"they differ by less than {ALIKE:.0%}")
     if not is_above and not is_below:
         word = ("the paper's definition", 'how much is "substantially"')
-        return 0, (word if memory else ("timings", "more, or steadier ones"),)
-    chance = 0.0 if found.chance is None else found.chance * (of if is_below else 1)
+        return 0, word if memory else ("timings", "more, or steadier ones")
+    chance = found.chance * (of if is_below else 1)
     if chance < 1 - LEVEL and (found.calls is None or found.calls >= LEAST_CALLS):
-        return (1 if is_above else -1), ()
+        return (1 if is_above else -1), None
     few, many = least_calls(of)
     each = f"{few} of each model or more" if few == many else f"{few} of one model and {many} of the other, or more"
-    return 0, (("calls", each),)
+    return 0, ("calls", each)
 
 
 def least_calls(comparisons: int = 1) -> tuple[int, int]:

@@ -205,7 +205,7 @@ class Ratio(NamedTuple):
             lower; None if a rival has no number and no bound.
         calls: The fewest timed calls of a model; None if nothing was timed.
         chance: How likely bounds of so many calls lie apart where two models are equally fast, for the pair of models
-            where it is largest; None if nothing was timed.
+            where it is largest; 0 if nothing was timed.
         share: The largest share of a model's whole cost that is compared: 1, or less of growth.
     """
 
@@ -214,7 +214,7 @@ class Ratio(NamedTuple):
     at_least: float | None
     span: tuple[float, float] | None
     calls: int | None
-    chance: float | None
+    chance: float
     share: float
 
 
@@ -308,7 +308,7 @@ def ratio(
         if not any(map(math.isnan, (*pair, own.calls))):
             calls.append((int(pair[0]), int(pair[1])))
     fewest = min(chain.from_iterable(calls), default=None)
-    chance = max((chance_apart(*pair) for pair in calls), default=None)
+    chance = max((chance_apart(*pair) for pair in calls), default=0.0)
     share = max(each.middle / each.whole if each.whole > 0 else 0.0 for each in (*found, own))
     return Ratio(value, len(middles), at_least, span, fewest, chance, share)
 

@@ -26,16 +26,6 @@ from mabert_lab.report.studies import (
     summary,
 )
 
-_PRETRAINING = {
-    "steps": ("steps", "{:,.0f}", 1.0),
-    "tokens (M)": ("tokens", "{:,.1f}", 1e-6),
-    "held-out loss (nats)": ("held_out_loss", "{:.3f}", 1.0),
-    "held-out accuracy": ("held_out_accuracy", "{:.3f}", 1.0),
-    "parameters (M)": ("parameters", "{:,.1f}", 1e-6),
-    "minutes": ("seconds", "{:,.1f}", 1 / 60),
-}
-"""Numbers of a pretraining by heading: name in the file, format, and factor."""
-
 _UNITS = {
     "seed": "fine-tuning seeds",
     "conversion": "conversions (the score of one is the mean over its fine-tunings; where nothing is converted, the "
@@ -148,8 +138,16 @@ def pretraining_table(study: Study) -> pd.DataFrame:
 
     def cells(arm: Arm) -> dict[str, str]:
         outcome = arm.pretraining
-        numbers = {head: written(outcome.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
-        return {"state": outcome.get("status", "missing"), **numbers, "tokenizer": outcome.get("tokenizer") or MISSING}
+        return {
+            "state": outcome.get("status", "missing"),
+            "steps": written(outcome.get("steps"), "{:,.0f}"),
+            "tokens (M)": written(outcome.get("tokens"), "{:,.1f}", 1e-6),
+            "held-out loss (nats)": written(outcome.get("held_out_loss")),
+            "held-out accuracy": written(outcome.get("held_out_accuracy")),
+            "parameters (M)": written(outcome.get("parameters"), "{:,.1f}", 1e-6),
+            "minutes": written(outcome.get("seconds"), "{:,.1f}", 1 / 60),
+            "tokenizer": outcome.get("tokenizer") or MISSING,
+        }
 
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
     done = [arm.pretraining for arm in study.arms if arm.pretraining.get("status") == "done"]

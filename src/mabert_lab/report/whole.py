@@ -443,10 +443,11 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     brackets. Earlier versions measured this."""
     cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
+    models = {row["model"] for row in result["rows"]}
     rows = [
         (name, *(cells.get((model, each), MISSING) for each in collections))
         for model, name in efficiency.NAMES.items()
-        if any(model == known for known, _ in cells)
+        if model in models
     ]
     notes = [
         "In brackets the slowest and the fastest run, and the texts of a batch. N(256,64) are lengths in tokens with a "
