@@ -372,5 +372,7 @@ def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:
         raise ValueError(f"{raw['arm']}: a score is not finite")  # a claim would fall by it
     scores = pd.DataFrame({key: seeds for (key, metric), seeds in every.items() if metric == own[key] and len(seeds)})
     further = pd.DataFrame({(key, metric): seeds for (key, metric), seeds in every.items() if metric != own[key]})
-    failed = tuple((each["column"], each["seed"], each["reason"]) for each in raw.get("failed") or ())
+    failed = tuple(
+        (each["column"], each.get("seed"), each.get("reason") or "no reason told") for each in raw.get("failed") or ()
+    )
     return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, further, failed)
