@@ -21,12 +21,10 @@ class Figure(NamedTuple):
 
 
 INK = "#1b2a38"
-
 COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
 
 DASHED = (0, (4, 2.5))
 """Line style of the paper's numbers."""
-
 
 LOOKS = {
     "bert": ("#222222", "s"),
@@ -49,7 +47,7 @@ def line_chart(
     dots: bool = False,
     marks: Sequence[float] = (),
 ) -> str:
-    """Draws curves over one axis.
+    """Draws curves over one axis, as SVG.
 
     Args:
         lines: x and y values by name.
@@ -57,12 +55,10 @@ def line_chart(
         y_label: Label of y with its unit.
         dots: Whether to mark each point, if there are few.
         marks: x values of vertical lines: of a pretraining, where its windows change length.
-
-    Returns:
-        SVG text.
     """
     figure, axes = panels((6.4, 3.2))
-    colours = COLOURS if len(lines) <= len(COLOURS) else [colour for colour, _ in LOOKS.values()]
+    many = len(lines) > len(COLOURS)
+    colours = [colour for colour, _ in LOOKS.values()] if many else COLOURS
     strokes = cycle(product(("-", "--", ":"), colours))  # a colour comes again in another style
     for (name, (x, y)), (style, colour) in zip(lines.items(), strokes, strict=False):
         form = ("o" if dots else "") + style
@@ -71,7 +67,7 @@ def line_chart(
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":", label=None if place else "other length of windows")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     with_grid(axes, xlabel=x_label, ylabel=y_label)
-    if len(lines) > len(COLOURS):
+    if many:
         figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     else:
         axes.legend(frameon=False)
@@ -108,37 +104,27 @@ def on_paper(svg_text: str) -> str:
 
 
 def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
-    """Draws training and held-out loss over the steps of a pretraining, as SVG.
-
-    Args:
-        history: The run's log, as in its `result.json`.
-        marks: Steps to mark, such as those at which the windows grow.
-    """
-    logged = [entry for entry in history if "loss" in entry]
-    held_out = {entry["step"]: entry["eval_loss"] for entry in history if "eval_loss" in entry}
-    lines = {
-        "training": ([entry["step"] for entry in logged], [entry["loss"] for entry in logged]),
-        "held out": (list(held_out), list(held_out.values())),
-    }
+    """Draws training and held-out loss over the steps of a pretraining, as SVG, from the log in its `result.json`;
+    `marks` are the steps at which its windows change length."""
+    lines = {"training": over_steps(history, "loss"), "held out": over_steps(history, "eval_loss")}
     return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
 
 
-def losses_chart(tables: Sequence[Path]) -> str:
-    """Draws the training losses of a fine-tuning, a line for each of its trainings, as SVG.
+def over_steps(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """Returns the steps at which a run logged a number, each once, and the numbers."""
+    found = {entry["step"]: entry[name] for entry in history if name in entry}
+    return list(found), list(found.values())
 
-    Args:
-        tables: The trainings' logs in CSV, with the columns `step` and `loss`.
-    """
+
+def losses_chart(tables: Sequence[Path]) -> str:
+    """Draws the training losses of a fine-tuning, as SVG, with a line for the log of each of its trainings: CSV with
+    the columns `step` and `loss`."""
     logged = {table.stem: pd.read_csv(table).dropna(subset="loss") for table in tables}
     lines = {name: (rows["step"], rows["loss"]) for name, rows in logged.items()}
     return line_chart(lines, "step", "training loss")
 
 
 def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Returns the steps at which a run's windows change length.
-
-    Args:
-        steps: Steps of the whole run.
-        stages: The stages in its request, each with its `share` of the steps.
-    """
+    """Returns the steps at which a run's windows change length, from all its steps and the stages in its request, each
+    with its `share` of them."""
     return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

@@ -47,22 +47,12 @@ def render(result: dict[str, Any]) -> str:
         "conversion.html",
         title=f"{result['request']['teacher']}, converted to a MaBERT",
         result=result,
-        headline=headline(bands) if bands else (),
+        weighted=weighted,
         schedule=schedule(outcome["pattern"], outcome["importance"]),
         layers=table("", ("layer", "kind", "importance", "unexplained by its core", "unexplained behind it"), rows),
         agreement=agreement(bands) if bands else None,
         by_length=table("", ("tokens", "texts", "who", *heads.values()), by_length),
         losses=losses,
-    )
-
-
-def headline(bands: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Returns the figures at the top of the page."""
-    cosine, least = (weighted(bands, who, "cosine") for who in ("student", "floor"))
-    found, by_chance = (weighted(bands, who, "neighbours") for who in ("student", "floor"))
-    return (
-        (f"{cosine:.3f}", f"cosine to the teacher (floor {least:.3f})"),
-        (f"{found:.0%}", f"nearest neighbours found (floor {by_chance:.0%})"),
     )
 
 

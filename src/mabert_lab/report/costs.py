@@ -40,9 +40,6 @@ GROUPS: dict[str, Sequence[str]] = {
     "BERT alone": ("bert",),
 }
 
-HEADLINE_LENGTH = 4096
-"""Length in tokens of the paper's headline."""
-
 PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
 """The paper's tables of sizes and costs."""
 
@@ -56,12 +53,14 @@ def efficiency_page(results: Results) -> Page:
 def headlines(results: Results) -> pd.DataFrame:
     """Makes a table of the paper's headline under every condition."""
     short = letters(results)
-    rows = [
-        (name_of(each, short), *(headline(tables[name]) if name in tables else MISSING for name in MEASURES))
-        for each, tables in results.tables.items()
-    ]
-    rows.insert(0, ("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES)))
-    title = f"The mean of the paper's five baselines over MaBERT at {HEADLINE_LENGTH:,} tokens"
+    rows = [("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES))]
+    for condition, tables in results.tables.items():
+        here = [
+            _ratio(tables[measure], paper.HEADLINE_LENGTH, paper.BASELINES) if measure in tables else MISSING
+            for measure in MEASURES
+        ]
+        rows.append((name_of(condition, short), *here))
+    title = f"The mean of the paper's five baselines over MaBERT at {paper.HEADLINE_LENGTH:,} tokens"
     notes = ["Above 1, MaBERT needs less."]
     if any(mark in cell for row in rows for cell in row[1:] for mark in ("over", "≥")):
         notes.append(
@@ -75,13 +74,6 @@ def headlines(results: Results) -> pd.DataFrame:
             "installed for them."
         )
     return table(title, ("settings", *MEASURES.values()), rows, notes)
-
-
-def sizes(results: Results) -> str:
-    """Describes the number of measured models and their parameters."""
-    millions = [count / 1e6 for count in results.parameters.values()]
-    sizes = f" of {min(millions):.0f} to {max(millions):.0f} M parameters" if millions else ""
-    return f"{results.rows['model'].nunique()} models{sizes}"
 
 
 def machines(results: Results) -> str:
@@ -109,11 +101,6 @@ def file_of(condition: Condition) -> str:
     """Returns the file name of a condition's figure."""
     machine = re.sub(r"[^a-z0-9.]+", "-", condition.machine.lower())
     return "-".join(("efficiency", *filter(None, (*condition[:3], machine))))
-
-
-def headline(rows: pd.DataFrame) -> str:
-    """Recomputes the paper's headline."""
-    return _ratio(rows, HEADLINE_LENGTH, paper.BASELINES)
 
 
 def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:
@@ -157,11 +144,6 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
 def number(value: float) -> str:
     """Formats a positive number with four significant digits, or with all digits before the point."""
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
-
-
-def flat_rows(results: Results) -> pd.DataFrame:
-    """Returns every measurement as a row."""
-    return results.rows.assign(source=[each.name for each in results.rows["source"]]).drop(columns="reason")
 
 
 def origins(results: Results, condition: Condition) -> list[str]:
@@ -250,11 +232,10 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
         for each, rows in found.items()
         if any(len(spans(rows, length, rule["less"], rule.get("from"))) for length in rule["at"])
     }
-    verdicts = {each: _judged(claim, each, rows) for each, rows in (reach or found).items()}
-    papers = [verdict for each, verdict in verdicts.items() if each.profile == "paper"]
-    every = list(verdicts.values())
-    places = ([each for each in among if each.verdict != UNMEASURED] for among in (papers, every))
-    yield from next(filter(None, places), papers or every)
+    every = [(each, _judged(claim, each, rows)) for each, rows in (reach or found).items()]
+    told = [(each, verdict) for each, verdict in every if verdict.verdict != UNMEASURED] or every
+    papers = [verdict for each, verdict in told if each.profile == "paper"]
+    yield from papers or [verdict for _, verdict in told]
 
 
 def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
@@ -276,22 +257,21 @@ def _held(
     who = NAMES[group[0]] if len(group) == 1 else f"the {len(group)} rivals"
     found = ratio(rows, length, group, model, start)
     if found is None or found.span is None:
-        lacking = [
-            ("more memory for" if rows["status"].get((each, at)) == "out of memory" else "a number of", each, at)
-            for each in (model, *group)
-            for at in (start, length)
-            if at is not None and not len(spans(rows, at, [each]))
-        ]
-        return Comparison(who, None, needs=tuple((kind, f"{NAMES[each]} at {at:,}") for kind, each, at in lacking))
+        lacking = []
+        for each, at in product((model, *group), (start, length)):
+            if at is not None and not spans(rows, at, [each]):
+                out_of_memory = rows["status"].get((each, at)) == "out of memory"
+                lacking.append(("more memory for" if out_of_memory else "a number of", f"{NAMES[each]} at {at:,}"))
+        return Comparison(who, None, needs=tuple(lacking))
     value = "" if found.value is None else f" {_times(found.value)}" if found.at_least is None else " at least"
     low, high = map(_times, found.span)
     spread = "" if low == high else f" [{low}, {high}]"
     at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
     calls = "" if found.calls is None else f", {found.calls} calls or more"
-    sign, needs = _parted(found, found.span, rule, of)
+    sign, need = _parted(found, found.span, rule, of)
     outcome = ("undecided", "as claimed", "the other way")[sign]
     numbers = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
-    return Comparison("", sign, outcome, numbers, found.span[0], needs)
+    return Comparison("", sign, outcome, numbers, found.span[0], (need,) if need else ())
 
 
 def _times(ratio: float) -> str:
@@ -300,7 +280,7 @@ def _times(ratio: float) -> str:
 
 def _parted(
     found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int
-) -> tuple[int, tuple[tuple[str, str], ...]]:
+) -> tuple[int, tuple[str, str] | None]:
     """Decides whether a ratio is as large as claimed; returns the sign, and what a decision would need.
 
     A time decides if its bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that
@@ -315,18 +295,18 @@ def _parted(
     else:
         is_above, is_below = low > 1, high < 1
     if memory and found.share < ALIKE:
-        return 0, (("lengths", f"over which memory grows by {ALIKE:.0%} or more"),)
+        return 0, ("lengths", f"over which memory grows by {ALIKE:.0%} or more")
     if memory and not substantial and abs(low - 1) < ALIKE:
-        return 0, (("nothing", f"they differ by less than {ALIKE:.0%}"),)
+        return 0, ("nothing", f"they differ by less than {ALIKE:.0%}")
     if not is_above and not is_below:
         word = ("the paper's definition", 'how much is "substantially"')
-        return 0, (word if memory else ("timings", "more, or steadier ones"),)
-    chance = 0.0 if found.chance is None else found.chance * (of if is_below else 1)
+        return 0, word if memory else ("timings", "more, or steadier ones")
+    chance = found.chance * (of if is_below else 1)
     if chance < 1 - LEVEL and (found.calls is None or found.calls >= LEAST_CALLS):
-        return (1 if is_above else -1), ()
+        return (1 if is_above else -1), None
     few, many = least_calls(of)
     each = f"{few} of each model or more" if few == many else f"{few} of one model and {many} of the other, or more"
-    return 0, (("calls", each),)
+    return 0, ("calls", each)
 
 
 def least_calls(comparisons: int = 1) -> tuple[int, int]:
@@ -403,10 +383,6 @@ def title_of(name: str) -> str:
     return ", ".join(word for word in (*words, engine) if word)
 
 
-PAPERS_WEIGHTS = "(the paper's: most likely of float32 weights)"
-"""Its memory numbers suggest this, although its other numbers are of bf16."""
-
-
 def scaling_chart(results: Results, condition: Condition) -> str | None:
     """Draws one log-log panel per measure over length, with the spread of our numbers; None if there is no data."""
     tables = {each: rows for each, rows in results.tables[condition].items() if rows["value"].notna().any()}
@@ -439,8 +415,11 @@ def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition)
         own = measured[measured["model"] == model]
         ends = [(own[f"{end}_ms"].fillna(own["value"]) - own["value"]).abs() for end in ("fastest", "slowest")]
         axes.errorbar(own["length"], own["value"], ends if len(own) else None, elinewidth=0.9, **_strokes(model))
-    remark = f"\n{PAPERS_WEIGHTS}" if measure == "memory" and condition.dtype != "float32" else ""
-    axes.set_title(f"{MEASURES[measure].capitalize()}{remark}", color=INK, fontsize="medium")
+    title = MEASURES[measure].capitalize()
+    if measure == "memory" and condition.dtype != "float32":
+        # Its memory numbers suggest this, although its other numbers are of bf16.
+        title += "\n(the paper's: most likely of float32 weights)"
+    axes.set_title(title, color=INK, fontsize="medium")
     axes.set(ylabel="MiB" if measure == "memory" else "ms", yscale="log")
     low, high = axes.get_ylim()
     # Up to three decades there is room for ticks between the powers of ten.

@@ -6,7 +6,7 @@ own HTML template, which extends the page's.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain, count, pairwise, product
@@ -25,10 +25,6 @@ MISSING = "\N{EN DASH}"
 FLAG = "**Flagged:** "
 """Begins a note that must not be overlooked."""
 
-_FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
-
-_NUMBER = re.compile(r"(\*\*)?(≥ ?)?([-+]?\d[\d,]*(\.\d+)?)(?![-.\w])")
-
 
 @dataclass(frozen=True)
 class Page:
@@ -46,7 +42,7 @@ class Page:
 
     def markdown(self) -> str:
         """Returns the page as Markdown without its folded parts."""
-        text, folded = _FOLDED.subn("", self.text)
+        text, folded = re.subn(r"<details>.*?</details>", "", self.text, flags=re.DOTALL)
         left_out = f"\n*The HTML page that `mabert report` writes has {folded} more parts.*\n" if folded else ""
         return re.sub(r"\n{3,}", "\n\n", f"# {plain(self.title)}\n\n{text}{left_out}")
 
@@ -57,12 +53,9 @@ class Page:
 
     def html(self) -> str:
         """Renders the page as HTML, readable on a phone, in print, and without its script."""
-        tokens = _labelled(_MARKDOWN.parse(self.text))
-        titles = [content.content for token, content in pairwise(tokens) if token.attrGet("id")]
-        body = Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figures": self.figures}))
-        return from_template(
-            "page.html", title=self.title, body=body, contents={_anchor(each): each for each in titles}
-        )
+        titles = re.findall(r"^## (.+)$", self.text, re.MULTILINE)
+        contents = {_anchor(title): title for title in titles}
+        return from_template("page.html", title=self.title, body=_rendered(self.text, self.figures), contents=contents)
 
 
 def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
@@ -122,8 +115,8 @@ def with_best(
 
 def number(cell: str) -> float | None:
     """Returns the number at the start of a cell; None if there is none."""
-    found = _NUMBER.match(cell)
-    return float(found[3].replace(",", "")) if found else None
+    found = re.match(r"(?:\*\*)?(?:≥ ?)?([-+]?\d[\d,]*(?:\.\d+)?)(?![-.\w])", cell)
+    return float(found[1].replace(",", "")) if found else None
 
 
 def markdown(frame: pd.DataFrame) -> Markup:
@@ -157,8 +150,10 @@ def _finished(context: EvalContext, value: object) -> object:
     return value if context.autoescape or isinstance(value, Markup) else plain(value)
 
 
-def _labelled(tokens: Sequence[Token]) -> Sequence[Token]:
-    """Adds an id to each section, and its column's heading to each cell, which a phone shows beside it."""
+def _rendered(text: str, figures: Mapping[str, str]) -> Markup:
+    """Renders Markdown as HTML, with an id for each section, and for each cell its column's heading, which a phone
+    shows beside it."""
+    tokens = _MARKDOWN.parse(text)
     heads: list[str] = []
     place = 0
     for token, content in pairwise(tokens):
@@ -173,7 +168,7 @@ def _labelled(tokens: Sequence[Token]) -> Sequence[Token]:
             place += 1
         elif token.type == "heading_open" and token.tag == "h2":
             token.attrSet("id", _anchor(content.content))
-    return tokens
+    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figures": figures}))
 
 
 def _anchor(title: str) -> str:
@@ -187,20 +182,11 @@ def _drawn(_: Any, tokens: Sequence[Token], place: int, __: Any, env: dict[str, 
     return description if svg is None else f'<span class="figure" role="img" aria-label="{description}">{svg}</span>'
 
 
-def _table(frame: pd.DataFrame) -> Markup:
-    """Renders a table as HTML, without interpreting markup in its text."""
-    return Markup(_TABLES.renderer.render(_labelled(_TABLES.parse(markdown(frame))), _TABLES.options, {}))
-
-
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable(["link", "autolink", "reference", "html_inline", "code"])
 
 _MARKDOWN.add_render_rule("image", _drawn)
-
-_TABLES = MarkdownIt("zero").enable(["table", "entity"])
-
-for _parser in (_MARKDOWN, _TABLES):
-    _parser.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>\n')
-    _parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+_MARKDOWN.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>\n')
+_MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")),
@@ -212,6 +198,6 @@ _TEMPLATES = Environment(
 
 _TEMPLATES.filters |= {
     "markdown": markdown,
-    "table": _table,
+    "table": lambda frame: _rendered(markdown(frame), {}),
     "flat": lambda nested: pd.json_normalize([dict(nested)]).iloc[0].items(),
 }

@@ -1,7 +1,7 @@
 """The effect of padding on a text's vector: tables, figures, and the claims that it decides."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import PurePath
@@ -39,10 +39,6 @@ SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("
 STABLE = 1e-9
 """Cosine distances above this are drift; float32 rounding stays far below."""
 
-SITUATION = ("weights", "direction", "conv", "side", "attention")
-
-_HEAD = ("weights", "scan", "convolution", "padding", "attention")
-
 
 def names_of(drifts: Drifts) -> list[str]:
     """Names each result by its model's folder, and by its file too where folders have the same name."""
@@ -68,6 +64,7 @@ def drift_tables(result: Drift) -> list[pd.DataFrame]:
         "by: the first masking that leaves nothing beyond that.",
         "Exact is a third mask in the Mamba layers, after the convolution; unpadded takes padding out of the batch.",
     ]
+    head = ("weights", "scan", "convolution", "padding", "attention")
     tables, said = [], {"none": "no drift", None: "nothing"}
     for vector, title in VECTORS.items():
         found, cured = _farthest(result, vector), cures(result, vector)
@@ -75,7 +72,7 @@ def drift_tables(result: Drift) -> list[pd.DataFrame]:
             (*situation, *map(written, far), said.get(cured[situation], cured[situation]))
             for situation, *far in found.itertuples()
         ]
-        tables.append(table(f"Largest cosine distance, {title}", (*_HEAD, *MASKINGS, "cured by"), rows, notes))
+        tables.append(table(f"Largest cosine distance, {title}", (*head, *MASKINGS, "cured by"), rows, notes))
     return tables
 
 
@@ -90,7 +87,8 @@ def _farthest(result: Drift, vector: str) -> pd.DataFrame:
     """Returns a vector's largest distances: situations as rows, maskings as columns, NaN if not measured."""
     rows = pd.DataFrame(result["rows"])
     rows["far"] = rows[vector].map(max)
-    return rows.pivot_table("far", list(SITUATION), "masking", sort=False).reindex(columns=list(MASKINGS))
+    situation = ["weights", "direction", "conv", "side", "attention"]
+    return rows.pivot_table("far", situation, "masking", sort=False).reindex(columns=list(MASKINGS))
 
 
 def written(value: float) -> str:
@@ -106,27 +104,13 @@ LEAST = 16
 """Minimum texts for a decision."""
 
 
-def _ordered(*far: float) -> int:
-    """Returns the sign of the claimed order; 0 if none of the maskings drifts."""
-    pre, post, both = (max(each, STABLE) for each in far)
-    return 0 if pre == post == both else 1 if both <= post < pre else -1
-
-
-_RULES: dict[str, tuple[tuple[str, ...], Callable[..., int], tuple[str, str]]] = {
-    "moves": (
-        ("none",),
-        lambda none: 1 if none > 10 * STABLE else -int(none <= STABLE),
-        ("a distance", "farther from rounding"),
-    ),
-    "suppressed": (
-        ("none", "pre+post"),
-        lambda none, both: 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none),
-        ("the paper's definition", 'how much is "strongly"'),
-    ),
-    "ordered": (("pre", "post", "pre+post"), _ordered, ("curves", "farther from rounding")),
+_COMPARED = {
+    "moves": ("none",),
+    "grows": ("none",),
+    "suppressed": ("none", "pre+post"),
+    "ordered": ("pre", "post", "pre+post"),
 }
-"""Rules of claims on drift except growth: the maskings compared, the sign, and what a decision would need if padding
-moves something."""
+"""Maskings that each rule of `claims.yaml` compares."""
 
 Curves = Mapping[str, Mapping[str, Any]]
 """Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
@@ -149,22 +133,35 @@ def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
 
 def _compared(rule: str, curves: Curves, texts: int) -> list[Comparison]:
     """Compares the curves of one situation by a claim's rule; too few texts decide nothing."""
-    maskings = ("none",) if rule == "grows" else _RULES[rule][0]
+    maskings = _COMPARED[rule]
     if not set(maskings) <= curves.keys():
         return [Comparison("", None, needs=(("curves of", ", ".join(maskings)),))]
-    compared = _grows(curves["none"]) if rule == "grows" else [_by_rule(rule, curves)]
+    if rule == "grows":
+        compared = _grows(curves["none"])
+    else:
+        compared = [_by_rule(rule, {masking: farthest(curves[masking]) for masking in maskings})]
     if texts >= LEAST:
         return compared
     return [each._replace(sign=0, value=0, needs=(("texts", f"{LEAST} at least, not {texts}"),)) for each in compared]
 
 
-def _by_rule(rule: str, curves: Curves) -> Comparison:
-    """Compares the largest distances of any vector under a rule's maskings."""
-    maskings, sign, need = _RULES[rule]
-    far = {masking: farthest(curves[masking]) for masking in maskings}
+def _by_rule(rule: str, far: Mapping[str, float]) -> Comparison:
+    """Compares the largest distances of any vector, by masking, by a rule except growth."""
+    if rule == "moves":
+        sign = 1 if far["none"] > 10 * STABLE else -int(far["none"] <= STABLE)
+        need = ("a distance", "farther from rounding")
+    elif rule == "suppressed":
+        none, both = far.values()
+        sign = 0 if none <= STABLE else int(both <= STRONGLY * none) - int(both > HARDLY * none)
+        need = ("the paper's definition", 'how much is "strongly"')
+    else:
+        pre, post, both = (max(each, STABLE) for each in far.values())
+        sign = 0 if pre == post == both else 1 if both <= post < pre else -1
+        need = ("curves", "farther from rounding")
+    if max(far.values()) <= STABLE:
+        need = ("a situation", "in which padding moves anything")
     numbers = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
-    needs = ("a situation", "in which padding moves anything") if max(far.values()) <= STABLE else need
-    return Comparison("", sign(*far.values()), numbers=numbers, needs=(needs,))
+    return Comparison("", sign, numbers=numbers, needs=(need,))
 
 
 def _grows(curves: Mapping[str, Sequence[float]]) -> list[Comparison]:
@@ -196,7 +193,7 @@ def farthest_chart(drifts: Drifts) -> str:
     decades = [10.0**power for power in range(math.floor(math.log10(least)) - 1, 1)]
     nothing, lines = decades[0], list(dict.fromkeys(row["line"] for row in rows))
     figure, both = panels((6.4, 2 * (0.6 + 0.42 * len(lines)) + 0.5), 2, 1, sharex=True, sharey=True)
-    for axes, attention in zip(both, dict.fromkeys(attention for _, attention in SITUATIONS), strict=True):
+    for axes, attention in zip(both, ("masked", "unmasked"), strict=True):
         for step, (masking, (label, colour, _)) in enumerate(MASKINGS.items()):
             own = [row for row in rows if (row["masking"], row["attention"]) == (masking, attention)]
             heights = [-lines.index(row["line"]) - 0.12 * (step - 2.5) for row in own]

@@ -18,13 +18,9 @@ from mabert_lab.report import paper
 
 
 def machine_of(environment: Mapping[str, Any], device: str | None = None) -> str:
-    """Describes device or processor, threads and torch's version; the processor with its vector instructions, because
-    processors of one name differ in AVX-512.
-
-    Args:
-        environment: As `mabert.machine.environment.environment` records it.
-        device: Which of ``cpu`` and ``cuda`` was measured; default, both if there is a GPU.
-    """
+    """Describes device or processor, threads and torch's version, from what `mabert.machine.environment` records; the
+    processor with its vector instructions, because processors of one name differ in AVX-512. Without a device, ``cpu``
+    or ``cuda``, it describes both if there is a GPU."""
     processor, gpu = environment.get("processor"), environment.get("device")
     if instructions := environment.get("instructions"):
         processor = f"{processor} ({instructions})"
@@ -44,7 +40,7 @@ def code_of(environment: Mapping[str, Any]) -> str:
     return f"mabert {(environment.get('packages') or {}).get('mabert') or 'of an unknown version'}"
 
 
-NAMES = {**{model: paper.MODELS[model] for model in paper.BASELINES}, "modernbert": "ModernBERT", "mabert": "MaBERT"}
+NAMES = {model: paper.NAMES[model] for model in (*paper.BASELINES, "modernbert", "mabert")}
 """All measured models, in the order of the tables."""
 
 MEASURES = {"memory": "peak memory", "latency": "latency", "training": "training step"}
@@ -61,14 +57,8 @@ DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms", "low_ms", "high_ms")
 
-_NUMBER = {"memory": "peak_mib", "latency": "median_ms", "training": "median_ms"}
-
 MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
 """Numbers that a row may lack, depending on its measure, status and age."""
-
-_KNOWN = {"measure": MEASURES, "profile": PROFILES, "model": NAMES, "status": STATUSES}
-
-_LEAST_ANCHORS = 3  # for files without counts: the minimum of every protocol
 
 
 class Condition(NamedTuple):
@@ -174,8 +164,10 @@ def merged(files: Iterable[Results]) -> Results:
     """
     read = sorted(files, key=lambda file: file.sources[0].date)
     rows = pd.concat([file.rows for file in read if len(file.rows)], ignore_index=True)
-    for _, own in rows.groupby(_CONDITION, sort=False):
-        rows.loc[own.index, "machine"] = own["source"].map(_machines(own["source"].unique(), own["device"].iloc[0]))
+    for (_, _, device, _), own in rows.groupby(_CONDITION, sort=False):
+        machines = own["source"].map({each: machine_of(each.environment, device) for each in own["source"].unique()})
+        if machines.nunique() > 1:
+            rows.loc[own.index, "machine"] = machines
     same = ["measure", *_CONDITION, "length"]
     paired = rows["anchor_ms"].notna()
     beside = rows.groupby([*same, "source"], sort=False)["model"].transform("size").mask(paired, 0)
@@ -185,22 +177,19 @@ def merged(files: Iterable[Results]) -> Results:
     return Results(kept, parameters, tuple(source for file in read for source in file.sources))
 
 
-def _machines(sources: Sequence[Source], device: str) -> dict[Source, str]:
-    """Returns the machine of each file; empty if there is only one."""
-    names = {file: machine_of(file.environment, device) for file in sources}
-    return names if len(set(names.values())) > 1 else dict.fromkeys(names, "")
-
-
 def _row(raw: Mapping[str, Any]) -> dict[str, Any]:
-    for name, known in _KNOWN.items():
-        if raw[name] not in known:
-            raise ValueError(f"{name} {raw[name]!r} of a row is none of {', '.join(known)}")
-    anchors = raw.get("anchor_samples", _LEAST_ANCHORS) if raw.get("anchor_ms") is not None else None
+    known = {"measure": MEASURES, "profile": PROFILES, "model": NAMES, "status": STATUSES}
+    for name, names in known.items():
+        if raw[name] not in names:
+            raise ValueError(f"{name} {raw[name]!r} of a row is none of {', '.join(names)}")
+    number = "peak_mib" if raw["measure"] == "memory" else "median_ms"
+    # Files without counts are of protocols that called at least three times.
+    anchors = None if raw.get("anchor_ms") is None else raw.get("anchor_samples", 3)
     return {
         **dict.fromkeys(("reason", "setting", *MAY_LACK)),
         "micro_batch": raw["batch"],
         **raw,
-        "value": float(raw[_NUMBER[raw["measure"]]]) if raw["status"] == "measured" else math.nan,
+        "value": float(raw[number]) if raw["status"] == "measured" else math.nan,
         "anchor_samples": anchors,
     }
 
@@ -216,7 +205,7 @@ class Ratio(NamedTuple):
             lower; None if a rival has no number and no bound.
         calls: The fewest timed calls of a model; None if nothing was timed.
         chance: How likely bounds of so many calls lie apart where two models are equally fast, for the pair of models
-            where it is largest; None if nothing was timed.
+            where it is largest; 0 if nothing was timed.
         share: The largest share of a model's whole cost that is compared: 1, or less of growth.
     """
 
@@ -225,7 +214,7 @@ class Ratio(NamedTuple):
     at_least: float | None
     span: tuple[float, float] | None
     calls: int | None
-    chance: float | None
+    chance: float
     share: float
 
 
@@ -263,8 +252,8 @@ def spans(rows: pd.DataFrame, length: int, models: Iterable[str], start: int | N
     """
     found = {model: _span(rows, length, model) for model in models if (model, length) in rows.index}
     if start is not None:
-        first = spans(rows, start, found)
-        found = {model: _growth(first[model], span) for model, span in found.items() if model in first}
+        first = {model: span for model, span in spans(rows, start, found).items() if not math.isnan(span.middle)}
+        found = {model: _growth(first[model], found[model]) for model in first}
     return {model: span for model, span in found.items() if not math.isnan(span.low)}
 
 
@@ -285,9 +274,7 @@ def _span(rows: pd.DataFrame, length: int, model: str) -> Span:
 
 def _growth(first: Span, last: Span) -> Span:
     grown = (last.low - first.high, last.middle - first.middle, last.high - first.low)
-    low, middle, high = (
-        math.nan if math.isnan(first.middle) else each if math.isnan(each) else max(each, 0.0) for each in grown
-    )
+    low, middle, high = np.maximum(grown, 0)  # NaN stays
     return Span(low, middle, high, np.fmin(first.calls, last.calls), np.fmin(first.beside, last.beside), last.whole)
 
 
@@ -299,17 +286,8 @@ def _first(*values: float) -> float:
 def ratio(
     rows: pd.DataFrame, length: int, rivals: Sequence[str], ours: str = "mabert", start: int | None = None
 ) -> Ratio | None:
-    """Returns the mean of the rivals' numbers over one model's; None if that model has neither a number nor a bound.
-
-    Of growth a model may have none: then any of the rivals is infinitely more.
-
-    Args:
-        rows: Rows of one table.
-        length: Tokens.
-        rivals: Models to average over.
-        ours: The model to compare with.
-        start: The shorter length, to compare growth.
-    """
+    """Returns the mean of the rivals' numbers over one model's, of costs or of growth, see `spans`; None if that model
+    has neither a number nor a bound. Of growth a model may have none: then any of the rivals is infinitely more."""
     own = spans(rows, length, [ours], start).get(ours)
     if own is None:
         return None
@@ -330,7 +308,7 @@ def ratio(
         if not any(map(math.isnan, (*pair, own.calls))):
             calls.append((int(pair[0]), int(pair[1])))
     fewest = min(chain.from_iterable(calls), default=None)
-    chance = max((chance_apart(*pair) for pair in calls), default=None)
+    chance = max((chance_apart(*pair) for pair in calls), default=0.0)
     share = max(each.middle / each.whole if each.whole > 0 else 0.0 for each in (*found, own))
     return Ratio(value, len(middles), at_least, span, fewest, chance, share)
 

@@ -28,13 +28,13 @@ BASELINES = tuple(model for model in MODELS if model != "mabert")
 TASKS: dict[str, dict[str, str]] = _CONTENT["tasks"]
 """Title and metric of the score columns, in order; MRPC and QQP are F1, although the text also names accuracy."""
 
-NAMES: dict[str, str] = {**MODELS, **_CONTENT["arms"]}
-"""Rows of every table with their printed names; a pattern is its own name."""
+NAMES: dict[str, str] = {**MODELS, "modernbert": "ModernBERT", **_CONTENT["arms"]}
+"""Printed names of models and arms, also of ModernBERT, which the paper lacks; a pattern is its own name."""
 
-RECIPE: str = _CONTENT["recipe"].strip()
+RECIPE: str = _CONTENT["recipe"]
 """Pretraining of the paper's models."""
 
-MACHINE: str = _CONTENT["machine"].strip()
+MACHINE: str = _CONTENT["machine"]
 """Machine of the memory and time tables."""
 
 
@@ -64,7 +64,7 @@ class Table:
 
 
 def _table(raw: dict[str, Any]) -> Table:
-    about = {name: raw[name] for name in ("label", "title", "unit")} | {"flag": raw.get("flag", "").strip()}
+    about = {name: raw[name] for name in ("label", "title", "unit")} | {"flag": raw.get("flag", "")}
     if "columns" in raw:
         return Table(**about, mean=pd.DataFrame.from_dict(raw["rows"], orient="index", columns=raw["columns"]))
     rows = pd.DataFrame(raw["rows"]).T
@@ -78,17 +78,13 @@ GLUE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0
 """Tables of the models by share of the pretraining steps."""
 
 
-def headline(measure: str, length: int = 4096, rivals: Sequence[str] = BASELINES) -> float:
-    """Returns the mean of the rivals' numbers over MaBERT's, unrounded.
+HEADLINE_LENGTH = 4096
+"""Length in tokens of the paper's headline."""
 
-    Args:
-        measure: ``memory``, ``latency`` or ``training``.
-        length: Tokens, one of the table's columns.
-        rivals: Models to average over.
 
-    Raises:
-        KeyError: The table has no such length or model.
-    """
+def headline(measure: str, length: int = HEADLINE_LENGTH, rivals: Sequence[str] = BASELINES) -> float:
+    """Returns the mean of the rivals' numbers over MaBERT's, unrounded, of ``memory``, ``latency`` or ``training`` at a
+    length in tokens; KeyError if the table has no such length or model."""
     column = TABLES[measure].mean[length]
     return fmean(column[list(rivals)]) / float(column["mabert"])
 
@@ -104,8 +100,7 @@ LEARNT_BELOW: float = _CLAIMS["learnt_below"]
 """Held-out loss in nats a masked token below which a pretraining has learnt, if its study names none."""
 
 WORDS, METHOD, LIMITS = (
-    tuple(line.strip().format(learnt_below=LEARNT_BELOW) for line in _CLAIMS[name])
-    for name in ("words", "method", "limits")
+    tuple(line.format(learnt_below=LEARNT_BELOW) for line in _CLAIMS[name]) for name in ("words", "method", "limits")
 )
 """Explanations of names and numbers, of how claims are judged, and of the numbers' limits."""
 
@@ -247,7 +242,7 @@ def _majority(signs: Sequence[int | None]) -> int | None:
 
 def papers_table(printed: Table) -> pd.DataFrame:
     """Makes one of the paper's whole tables with its warning, and the best of each column in bold."""
-    cells, costs = printed.mean.map("{:,.3f}".format), printed.std is None
+    cells = printed.mean.map("{:,.3f}".format)
     if printed.std is None:
         cells.columns = [f"{each:,}" if isinstance(each, int) else each for each in cells.columns]
     else:
@@ -257,4 +252,4 @@ def papers_table(printed: Table) -> pd.DataFrame:
     rows = [(NAMES.get(row, row), *cells.loc[row]) for row in cells.index]
     notes = [f"{FLAG}{printed.flag}."] if printed.flag else []
     frame = table(f"{printed.label}: {printed.title} ({printed.unit})", ["the paper's", *cells.columns], rows, notes)
-    return frame if "total" in cells else with_best(frame, range(1, frame.shape[1]), lowest=costs)
+    return frame if "total" in cells else with_best(frame, range(1, frame.shape[1]), lowest=printed.std is None)

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from mabert_lab.report import paper
-from mabert_lab.report.charts import INK, LOOKS, line_chart, panels, svg, with_grid
+from mabert_lab.report.charts import INK, LOOKS, line_chart, over_steps, panels, svg, with_grid
 from mabert_lab.report.document import FLAG, MISSING, table, with_best, written
 from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
 from mabert_lab.report.studies import (
@@ -25,16 +25,6 @@ from mabert_lab.report.studies import (
     percent,
     summary,
 )
-
-_PRETRAINING = {
-    "steps": ("steps", "{:,.0f}", 1.0),
-    "tokens (M)": ("tokens", "{:,.1f}", 1e-6),
-    "held-out loss (nats)": ("held_out_loss", "{:.3f}", 1.0),
-    "held-out accuracy": ("held_out_accuracy", "{:.3f}", 1.0),
-    "parameters (M)": ("parameters", "{:,.1f}", 1e-6),
-    "minutes": ("seconds", "{:,.1f}", 1 / 60),
-}
-"""Numbers of a pretraining by heading: name in the file, format, and factor."""
 
 _UNITS = {
     "seed": "fine-tuning seeds",
@@ -148,8 +138,16 @@ def pretraining_table(study: Study) -> pd.DataFrame:
 
     def cells(arm: Arm) -> dict[str, str]:
         outcome = arm.pretraining
-        numbers = {head: written(outcome.get(name), form, unit) for head, (name, form, unit) in _PRETRAINING.items()}
-        return {"state": outcome.get("status", "missing"), **numbers, "tokenizer": outcome.get("tokenizer") or MISSING}
+        return {
+            "state": outcome.get("status", "missing"),
+            "steps": written(outcome.get("steps"), "{:,.0f}"),
+            "tokens (M)": written(outcome.get("tokens"), "{:,.1f}", 1e-6),
+            "held-out loss (nats)": written(outcome.get("held_out_loss")),
+            "held-out accuracy": written(outcome.get("held_out_accuracy")),
+            "parameters (M)": written(outcome.get("parameters"), "{:,.1f}", 1e-6),
+            "minutes": written(outcome.get("seconds"), "{:,.1f}", 1 / 60),
+            "tokenizer": outcome.get("tokenizer") or MISSING,
+        }
 
     notes = ["Loss and accuracy are of masked tokens of held-out text."]
     done = [arm.pretraining for arm in study.arms if arm.pretraining.get("status") == "done"]
@@ -201,27 +199,23 @@ def failures(study: Study) -> list[str]:
         if arm.pretraining.get("status") == "failed":
             kind = "conversion" if study.converts else "pretraining"
             lines.append(f"{place}, {kind}: {arm.pretraining.get('reason') or 'no reason told'}")
-        for each in arm.failed:
-            seed = "" if each.get("seed") is None else f", seed {each['seed']}"
-            task = names.get(each.get("column", "?"), each.get("column", "?"))
-            lines.append(f"{place}, {task}{seed}: {' '.join((each.get('reason') or 'no reason told').split())}")
+        for column, seed, reason in arm.failed:
+            run = "" if seed is None else f", seed {seed}"
+            lines.append(f"{place}, {names.get(column, column)}{run}: {' '.join(reason.split())}")
     return lines
 
 
 def seeds(study: Study) -> pd.DataFrame:
     """Returns all scores, one per row."""
     head = ["study", "scale", "arm", "budget", "task", "metric", "seed", "score"]
-    rows = [
-        (study.name, study.scale, arm.name, arm.budget, each.name, metric, seed, score)
-        for arm in study.arms
-        for each in study.columns
-        for (key, metric), found in {
-            (each.key, each.metric): arm.scores.get(each.key, NO_SCORES),
-            **arm.further,
-        }.items()
-        if key == each.key
-        for seed, score in found.dropna().sort_index().items()
-    ]
+    rows = []
+    for arm in study.arms:
+        for each in study.columns:
+            by_metric = {each.metric: arm.scores.get(each.key, NO_SCORES)}
+            by_metric |= {metric: arm.further[key, metric] for key, metric in arm.further if key == each.key}
+            for metric, found in by_metric.items():
+                about = (study.name, study.scale, arm.name, arm.budget, each.name, metric)
+                rows += [(*about, seed, score) for seed, score in found.dropna().sort_index().items()]
     return pd.DataFrame(rows, columns=head)
 
 
@@ -241,15 +235,15 @@ def _why(arm: Arm, column: str) -> str:
     """Explains why a score is missing."""
     if arm.pretraining.get("status") == "failed":
         return "conversion failed" if "conversions" in arm.pretraining else "pretraining failed"
-    failed = [each.get("reason") or "no reason told" for each in arm.failed if each.get("column") == column]
-    return f"failed: {failed[0].split(':')[0]}" if failed else ""
+    reasons = [reason for key, _, reason in arm.failed if key == column]
+    return f"failed: {reasons[0].partition(':')[0]}" if reasons else ""
 
 
 def _summary(scores: Iterable[float], why: str = "") -> str:
     """Writes mean, deviation and number of scores, or why there are none."""
-    if (found := summary(scores)) is None:
+    mean, std, count = summary(scores)
+    if not count:
         return f"{MISSING} {why}".strip()
-    mean, std, count = found
     return f"{mean:.3f} ({count})" if count == 1 else f"{mean:.3f} ± {std:.3f} ({count})"
 
 
@@ -288,9 +282,9 @@ HARDLY = "with a model that hardly learnt"
 """Outcome of a comparison with a model whose training did not end below its study's line."""
 
 
-def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> Iterator[Verdict]:
+def of_studies(claim: Claim, studies: Sequence[Study]) -> Iterator[Verdict]:
     """Yields a verdict for each study of the claim's question and each variant of its arms, over all budgets that the
-    claim names, or for each budget if it names none. Differences of `exact` numbers count without a test."""
+    claim names, or for each budget if it names none."""
     rule = claim.rule
     # Of how many comparisons the majority decides: two arms on each task, or one arm's average over each other's.
     together = len(rule.get("tasks") or rule["second"]) if rule.get("most") else 1
@@ -298,14 +292,14 @@ def of_studies(claim: Claim, studies: Sequence[Study], exact: bool = False) -> I
     for study in own:
         title = f"{study.title}, " if len(own) > 1 else ""
         if rule.get("form") in ("rising", "steady"):
-            compared = (_rising if rule["form"] == "rising" else _steady)(claim, study, exact)
+            compared = _rising(claim, study) if rule["form"] == "rising" else _steady(claim, study)
             yield verdict_on(claim, f"{title}at {study.size(rule.get('budgets', ()))}", compared)
             continue
         for budgets, variant in _places(claim, study):
             gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
             # Divides the level: one more than the comparisons that may fail where a majority decides.
             divisor = together - together // 2
-            compared = _compared(study, gaps, exact, divisor)
+            compared = _compared(study, gaps, divisor)
             if rule.get("form") == "trade":
                 compared = [_traded(*each) for each in zip(gaps, compared, strict=True)]
             place = f"{title}at {study.size(budgets)}"
@@ -388,7 +382,7 @@ def _traded(gap: _Gap, compared: Comparison) -> Comparison:
     return compared._replace(sign=1, numbers=numbers, outcome="cheaper")
 
 
-def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
+def _rising(claim: Claim, study: Study) -> list[Comparison]:
     """Compares each budget's average with that of the previous one."""
     arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
     columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
@@ -398,12 +392,12 @@ def _rising(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
         name = f"{percent(later)} over {percent(earlier)}{_on_some(study, columns)}"
         rise = averages(after.scores, columns) - averages(before.scores, columns)
         gaps.append(_Gap(name, rise, columns, lacking, both))
-    compared = _compared(study, gaps, exact)
+    compared = _compared(study, gaps)
     # Measured neighbours with other budgets of the paper between them can only refute the claim.
     return compared[: len(steps)] + [each for each in compared[len(steps) :] if each.sign == -1]
 
 
-def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
+def _steady(claim: Claim, study: Study) -> list[Comparison]:
     """Compares the lead over its deviation across budgets on one task with that on each other task."""
     (key,), rivals = claim.rule["first"], claim.rule["second"]
     arms = {budget: study.by_paper(budget) for budget in claim.rule["budgets"]}
@@ -418,10 +412,10 @@ def _steady(claim: Claim, study: Study, exact: bool) -> list[Comparison]:
         steadiness = (by_seed.mean() / (by_seed.std() + 1e-6)).where(by_seed.count() == len(leads))
     every = [arm for found in there for arm in found.values()]
     gaps = [_on(study, [claim.rule["widest"], task], "on ", steadiness, lacking, every) for task in claim.rule["tasks"]]
-    return _compared(study, gaps, exact)
+    return _compared(study, gaps)
 
 
-def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1) -> list[Comparison]:
+def _compared(study: Study, gaps: Sequence[_Gap], together: int = 1) -> list[Comparison]:
     """Makes comparisons of paired differences.
 
     Equal scores in every pair refute a claim, since neither arm is above the other. If all differences must support a
@@ -429,10 +423,10 @@ def _compared(study: Study, gaps: Sequence[_Gap], exact: bool, together: int = 1
     that may fail (Benjamini and Heller 2008). A difference that refutes the claim is corrected for all differences.
     """
     comparisons = sum(gap.gaps.notna().any() for gap in gaps)
-    return [_compare(study, gap, exact, comparisons, together) for gap in gaps]
+    return [_compare(study, gap, comparisons, together) for gap in gaps]
 
 
-def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: int) -> Comparison:
+def _compare(study: Study, gap: _Gap, comparisons: int, together: int) -> Comparison:
     found = difference(gap.gaps)
     if found is None:
         return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
@@ -440,9 +434,9 @@ def _compare(study: Study, gap: _Gap, exact: bool, comparisons: int, together: i
     more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
     needs: list[tuple[str, str]] = [("seeds", more)]
     why = _why_equal(study, gap.arms) if found.equal and len(gap.arms) == 2 else ""
-    unlearnt = () if exact else tuple(_unlearnt(study, gap.arms, gap.columns))
+    unlearnt = () if study.exact else tuple(_unlearnt(study, gap.arms, gap.columns))
     outcomes = ("not significantly different", "above", "below")
-    if exact:
+    if study.exact:
         sign = 0 if abs(found.mean) < 1e-9 else int(math.copysign(1, found.mean))
         outcome = ("equal", *outcomes[1:])[sign]
     elif not _learnt(study, gap.arms, gap.columns):
@@ -514,12 +508,11 @@ def arm_averages(study: Study) -> pd.DataFrame:
     wanted, rows = study.averaged, []
     papers = [each.paper for each in study.columns if each.key in wanted and each.paper in paper.TASKS]
     for arm in study.arms:
-        table, theirs = study.table(arm.budget), None
+        table, theirs = study.table(arm.budget), math.nan
         if table is not None and papers and arm.paper in table.mean.index:
             theirs = table.average(str(arm.paper), papers)
-        rows.append((arm, arm.budget, *(summary(averages(arm.scores, wanted)) or (None, None, 0)), theirs))
-    head = ["arm", "budget", "mean", "std", "seeds", "paper"]
-    return pd.DataFrame(rows, columns=head).astype({"mean": float, "std": float, "paper": float})
+        rows.append((arm, arm.budget, *summary(averages(arm.scores, wanted)), theirs))
+    return pd.DataFrame(rows, columns=["arm", "budget", "mean", "std", "seeds", "paper"])
 
 
 def arm_chart(study: Study) -> str | None:
@@ -552,20 +545,18 @@ def arm_chart(study: Study) -> str | None:
 def pretraining_chart(study: Study) -> str | None:
     """Draws loss over steps for each pretraining of the largest budget; arms that differ only in fine-tuning share a
     line. None if there is no pretraining."""
-    arms = [arm for arm in study.arms if arm.budget == study.budgets[-1] and arm.pretraining.get("history")]
-    every = [entry for arm in arms for entry in arm.pretraining["history"]]
-    what = "eval_loss" if any("eval_loss" in entry for entry in every) else "loss"
-    shared: dict[str, list[str]] = {}
-    curves: dict[str, dict[float, float]] = {}
-    for arm in arms:
-        cell = arm.pretraining.get("cell", arm.name)
-        shared.setdefault(cell, []).append(_label(study, arm.name))
-        curves[cell] = {entry["step"]: entry[what] for entry in arm.pretraining["history"] if what in entry}
-    if not any(curves.values()):
-        return None
-    names = {cell: own[0] + f" and {len(own) - 1} more" * (len(own) > 1) for cell, own in shared.items()}
-    lines = {names[cell]: (list(points), list(points.values())) for cell, points in curves.items()}
-    return line_chart(lines, "step", f"{'held-out' if what == 'eval_loss' else 'training'} loss (nats a masked token)")
+    shared: dict[str, list[Arm]] = {}
+    for arm in study.arms:
+        if arm.budget == study.budgets[-1] and arm.pretraining.get("history"):
+            shared.setdefault(arm.pretraining.get("cell", arm.name), []).append(arm)
+    for key, what in (("eval_loss", "held-out"), ("loss", "training")):
+        lines = {}
+        for first, *more in shared.values():
+            name = _label(study, first.name) + f" and {len(more)} more" * bool(more)
+            lines[name] = over_steps(first.pretraining["history"], key)
+        if any(steps for steps, _ in lines.values()):
+            return line_chart(lines, "step", f"{what} loss (nats a masked token)")
+    return None
 
 
 def _label(study: Study, name: str) -> str:

@@ -25,8 +25,6 @@ LEAST_PAIRS = 5
 
 NO_SCORES = pd.Series(dtype=float)
 
-_ENUMERATED = 6  # pairs up to which all resamples are taken: 6 ** 6 are 46,656
-
 _ROUNDING = 1e-12
 
 
@@ -53,22 +51,17 @@ class Difference(NamedTuple):
         return self.mean == 0 and self.low in (None, 0) and self.high in (None, 0)
 
     def sign(self, comparisons: int = 1) -> int:
-        """Returns 1 if the arm is above the other, -1 if below, 0 if undecided.
-
-        Args:
-            comparisons: Number of comparisons among which this one was selected; divides the level (Bonferroni).
-        """
+        """Returns 1 if the arm is above the other, -1 if below, 0 if undecided. The number of comparisons among which
+        this one was selected divides the level (Bonferroni)."""
         if self.p_value is None or self.pairs < LEAST_PAIRS or self.p_value > (1 - LEVEL) / comparisons:
             return 0
         return 1 if self.mean > 0 else -1
 
 
-def summary(scores: Iterable[float]) -> tuple[float, float | None, int] | None:
-    """Returns mean, sample standard deviation (None for one score) and number of scores; None if there are none."""
-    values = pd.Series(scores, dtype=float).dropna().sort_values().to_numpy()
-    if not values.size:
-        return None
-    return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None, values.size
+def summary(scores: Iterable[float]) -> tuple[float, float, int]:
+    """Returns mean (NaN for no score), sample standard deviation (NaN for fewer than two) and number of scores."""
+    values = pd.Series(scores, dtype=float).dropna().sort_values()
+    return float(values.mean()), float(values.std()), len(values)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -79,7 +72,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     if len(values) < 2:
         return None
     ordered = np.sort(np.array(values))  # so that the draws do not depend on the order of the values
-    if len(values) > _ENUMERATED:
+    if len(values) > 6:  # 6 ** 6 are 46,656
         drawn = stats.bootstrap((ordered,), np.mean, n_resamples=20_000, method="percentile", rng=0)
         return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
     means = ordered[np.indices((len(values),) * len(values)).reshape(len(values), -1)].mean(axis=0)
@@ -184,7 +177,7 @@ class Arm:
             on; any of them may be missing.
         scores: Scores with seeds or conversions as rows and tasks as columns, each by its own metric.
         further: Scores by other metrics; a column is a task and a metric.
-        failed: Failed fine-tuning runs, each with ``column``, ``seed`` and ``reason``.
+        failed: Column, seed (None for all) and reason of each failed fine-tuning.
     """
 
     name: str
@@ -193,7 +186,7 @@ class Arm:
     pretraining: Mapping[str, Any]
     scores: pd.DataFrame
     further: pd.DataFrame = field(default_factory=pd.DataFrame)
-    failed: tuple[Mapping[str, Any], ...] = ()
+    failed: tuple[tuple[str, int | None, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +207,7 @@ class Study:
         arms: Its models, by budget.
         finished: Time at which its last cell finished; empty before the first one.
         learnt_below: Held-out loss in nats a masked token below which an arm's pretraining has learnt.
+        exact: Whether differences count without a test, as those of the paper's means do.
     """
 
     name: str
@@ -228,6 +222,7 @@ class Study:
     arms: tuple[Arm, ...]
     finished: str = ""
     learnt_below: float = paper.LEARNT_BELOW
+    exact: bool = False
 
     @property
     def question(self) -> str | None:
@@ -326,7 +321,7 @@ class Study:
 
     def label_of(self, name: str) -> str:
         """Returns an arm's printed name."""
-        return {**paper.NAMES, "modernbert": "ModernBERT"}.get(name, name)
+        return paper.NAMES.get(name, name)
 
 
 def percent(share: float) -> str:
@@ -377,5 +372,7 @@ def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:
         raise ValueError(f"{raw['arm']}: a score is not finite")  # a claim would fall by it
     scores = pd.DataFrame({key: seeds for (key, metric), seeds in every.items() if metric == own[key] and len(seeds)})
     further = pd.DataFrame({(key, metric): seeds for (key, metric), seeds in every.items() if metric != own[key]})
-    failed = tuple(dict(each) for each in raw.get("failed") or ())
+    failed = tuple(
+        (each["column"], each.get("seed"), each.get("reason") or "no reason told") for each in raw.get("failed") or ()
+    )
     return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, further, failed)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,9 +33,9 @@ class Found:
     Attributes:
         studies: Studies in the order of the paper's sections, each once per scale.
         efficiency: Merged efficiency results; None if there are none.
-        drifts: File name and content.
-        throughputs: File name and content.
-        engines: File name and content.
+        drifts: File name and content, as of the next two.
+        throughputs: Tokens a second.
+        engines: Models in their engines.
         left_out: One line per file that is not shown, with the reason.
         folder: The folder, as it was given; empty if everything is from one.
     """
@@ -54,24 +55,23 @@ class Found:
 
     @cached_property
     def judged(self) -> pd.DataFrame:
-        """All verdicts, one per row: the fields of `Verdict`, and ``text``, the claim's; ``short``, the place, with a
-        letter for the machine if there are several; ``marked``, that and the models that hardly learnt there;
-        ``weakest``, the numbers of the weakest comparison, of a claim on most comparisons also how many came out how;
-        ``where``, the place, of costs with those numbers, which no other table sums up."""
+        """All verdicts, one per row: the fields of `Verdict`; ``short``, the place, with a letter for the machine if
+        there are several; ``marked``, that and the models that hardly learnt there; ``weakest``, the numbers of the
+        weakest comparison, of a claim on most comparisons also how many came out how; ``where``, the place, of costs
+        with those numbers, which no other table sums up."""
         letters, rows = costs.letters(self.efficiency), []
-        measured = self.studies, self.efficiency, self.drifts
-        for each in chain.from_iterable(verdicts_on(claim, *measured) for claim in claims()):
-            head, _, machine = each.place.partition(" on ")
-            short = f"{head} on {letters[machine]}" if machine in letters else each.place
-            weakest = each.numbers if each.claim.rule.get("most") else each.numbers.rpartition("; weakest ")[-1]
-            told = {
-                "text": each.claim.claim,
-                "short": short,
-                "marked": f"{short}; {each.mark}" if each.mark else short,
-                "weakest": weakest,
-                "where": f"{short}: {weakest}" if each.numbers and each.claim.kind == "costs" else short,
-            }
-            rows.append({**vars(each), **told})
+        for claim in claims():
+            for each in verdicts_on(claim, self.studies, self.efficiency, self.drifts):
+                head, _, machine = each.place.partition(" on ")
+                short = f"{head} on {letters[machine]}" if machine in letters else each.place
+                weakest = each.numbers if claim.rule.get("most") else each.numbers.rpartition("; weakest ")[-1]
+                told = {
+                    "short": short,
+                    "marked": f"{short}; {each.mark}" if each.mark else short,
+                    "weakest": weakest,
+                    "where": f"{short}: {weakest}" if each.numbers and claim.kind == "costs" else short,
+                }
+                rows.append({**vars(each), **told})
         return pd.DataFrame(rows)
 
 
@@ -92,8 +92,8 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
         ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
     """
     asked = [Path(path) for path in paths]
-    held: dict[str, dict[str, list[tuple[Path, Any]]]] = {}
-    left_out: dict[str, list[str]] = {}
+    held: dict[str, _Held] = {}
+    left_out: dict[str, list[str]] = defaultdict(list)
     for given, path in _files(asked):
         folder = str(given) if apart and given.is_dir() else "files given by name"
         try:
@@ -102,26 +102,33 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
             if path in asked:
                 raise
             reason = str(error).removeprefix(f"{path}: ")
-            left_out.setdefault(folder, []).append(f"`{path.relative_to(given)}`: {reason}")
-        else:
-            if kind in KINDS:
-                held.setdefault(folder, {each: [] for each in KINDS})[kind].append((path, result))
-            elif kind and path in asked:
-                raise ValueError(f"{path} holds results of kind {kind!r}, which no page shows; {HELPS}")
+            left_out[folder].append(f"`{path.relative_to(given)}`: {reason}")
+            continue
+        if kind in KINDS:
+            held.setdefault(folder, defaultdict(list))[kind].append((path, result))
+        elif kind and path in asked:
+            raise ValueError(f"{path} holds results of kind {kind!r}, which no page shows; {HELPS}")
     if not held:
         nothing = f"{', '.join(map(str, asked)) or 'no paths'}: nothing to report"
         raise ValueError("; ".join([nothing, HELPS, *chain(*left_out.values())]))
     several, first = len(held) > 1, next(iter(held))
     for folder in sorted(left_out.keys() - held.keys()):
-        left_out.setdefault(first, []).extend(f"{folder}, {line}" for line in left_out[folder])
-    return tuple(_found(whole, left_out.get(folder, ()), folder if several else "") for folder, whole in held.items())
+        left_out[first] += [f"{folder}, {line}" for line in left_out[folder]]
+    return tuple(_found(whole, left_out[folder], folder if several else "") for folder, whole in held.items())
 
 
-def _found(whole: Mapping[str, Sequence[tuple[Path, Any]]], left_out: Sequence[str], folder: str) -> Found:
-    studies, older = _latest(whole["study"])
-    named = {kind: tuple((path.name, result) for path, result in found) for kind, found in whole.items()}
-    measured = efficiency.merged(result for _, result in named["efficiency"]) if named["efficiency"] else None
-    return Found(studies, measured, named["drift"], named["throughput"], named["engines"], (*older, *left_out), folder)
+_Held = dict[str, list[tuple[Path, Any]]]
+"""Files of a folder with what was read of each, by kind."""
+
+
+def _found(held: _Held, left_out: Sequence[str], folder: str) -> Found:
+    def named(kind: str) -> tuple[tuple[str, Any], ...]:
+        return tuple((path.name, result) for path, result in held[kind])
+
+    studies, older = _latest(held["study"])
+    measured = efficiency.merged(result for _, result in held["efficiency"]) if held["efficiency"] else None
+    others = named("drift"), named("throughput"), named("engines")
+    return Found(studies, measured, *others, (*older, *left_out), folder)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
@@ -173,9 +180,6 @@ def _with_fields(own: str, of_row: str) -> Callable[[dict[str, Any], str], Any]:
     return checked
 
 
-EARLIER = "an earlier version"
-"""Writer of results that no command writes any more, and that the committed page shows."""
-
 _DRIFT = "weights direction conv side attention masking cls mean"
 
 _ENGINES = "measure model dtype length median_ms samples reason setting"
@@ -184,15 +188,13 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     "study": ("mabert study", lambda content, _: read_study(content)),
     "efficiency": ("mabert bench models", efficiency.read_results),
     "drift": ("mabert study drift", _with_fields("texts lengths rows", _DRIFT)),
-    "throughput": (EARLIER, _with_fields("rows", "model lengths status batch tokens_per_second")),
+    # No command writes these any more; the committed page shows some.
+    "throughput": ("an earlier version", _with_fields("rows", "model lengths status batch tokens_per_second")),
     "engines": ("mabert bench models", _with_fields("environment rows", _ENGINES)),
 }
 """Kinds of results: what writes them, and the function that checks them."""
 
-_WRITERS = dict.fromkeys(writer for writer, _ in KINDS.values() if writer != EARLIER)
-
-HELPS = f"give JSON files that {', '.join(_WRITERS)} wrote"
-"""What the page is made of. Batches whose rows were named are the one exception, since the paper has none."""
+HELPS = "give JSON files that mabert study, mabert bench models, mabert study drift wrote"
 
 
 def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
@@ -232,10 +234,10 @@ def verdicts_on(
 def of_paper(claim: Claim) -> Verdict:
     """Judges a claim by the paper's own tables."""
     if claim.kind == "drift":
-        return Verdict(claim, "the paper", UNMEASURED, "curves without numbers")
+        return Verdict(claim, "the paper", "", "curves without numbers")
     if claim.kind == "costs":
         return next(costs.of_results(claim, papers_results()))
-    return next(scores.of_studies(claim, [papers_study(claim.rule["asks"][-1])], exact=True))
+    return next(scores.of_studies(claim, [papers_study(claim.rule["asks"][-1])]))
 
 
 @cache
@@ -250,7 +252,7 @@ def papers_study(question: str) -> Study:
         for row in table.mean.index
     )
     reference = {"pattern": "MMTMMTMMTMMT", "components": "full", "pooling": "map"}.get(question, "mabert")
-    return Study(question, question, label, "", reference, "the paper", (), {}, columns, arms)
+    return Study(question, question, label, "", reference, "the paper", (), {}, columns, arms, exact=True)
 
 
 def papers_results() -> Results:
@@ -263,47 +265,34 @@ def papers_results() -> Results:
     return Results(rows.assign(**about, status="measured", source=[source] * len(rows)), {}, (source,))
 
 
-_SHOWN = 2
-"""How many places of a claim under one verdict the first table shows with numbers; the last table shows all."""
-
-_EVERY = ("claim", "verdict", "measured at", "numbers here", "it would take", "by the paper's own numbers")
-
-
-ORDER = (HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED)
-
-SUBJECTS = {"scores": "scores", "costs": "memory and time", "drift": "padding"}
-"""What claims of a kind are about."""
-
-
 def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
     """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all. Each
     folder has verdicts and columns of its own; a claim stands in the first table where any folder decides it."""
-    judged = {found.folder: dict(list(found.judged.groupby("text", sort=False))) for found in every}
+    judged = {found.folder: dict(list(found.judged.groupby("claim", sort=False))) for found in every}
     verdicts = pd.DataFrame(
-        {folder: {text: overall(each["verdict"]) for text, each in own.items()} for folder, own in judged.items()}
+        {folder: {claim: overall(each["verdict"]) for claim, each in own.items()} for folder, own in judged.items()}
     )
-    by_text = {claim.claim: claim for claim in claims()}
 
     def claims_table(which: pd.Series, columns: Mapping[str, Callable[[pd.DataFrame, str], str]]) -> pd.DataFrame:
         head = [f"{name}, {folder}" if folder else name for folder in judged for name in columns]
         rows = []
-        for text in verdicts.index[which]:
-            claim = by_text[text]
+        for claim in verdicts.index[which]:
             cells = [
-                cell(own[text], verdicts.at[text, folder])
+                cell(own[claim], verdicts.at[claim, folder])
                 for folder, own in judged.items()
                 for cell in columns.values()
             ]
             note = f". {claim.note}" if claim.note else ""
-            rows.append((text, *cells, f'{claim.source}: "{claim.quote}"{note}'))
+            rows.append((claim.claim, *cells, f'{claim.source}: "{claim.quote}"{note}'))
         return table("", ("claim", *head, "in the paper"), rows)
 
     def counts(own: pd.Series) -> str:
         parts = []
-        for kind, each in own.groupby([by_text[text].kind for text in own.index], sort=False):
-            found = {verdict: each.eq(verdict).sum() for verdict in ORDER}
-            told = ", ".join(f"{verdict} {count}" for verdict, count in found.items() if count)
-            parts.append(f"on {SUBJECTS[kind]}, {told}")
+        for kind, subject in (("scores", "scores"), ("costs", "memory and time"), ("drift", "padding")):
+            found = own[[claim.kind == kind for claim in own.index]].value_counts()
+            order = (HOLDS, FAILS, DEPENDS, OPEN, UNMEASURED)
+            told = ", ".join(f"{verdict} {found[verdict]}" for verdict in order if verdict in found)
+            parts.append(f"on {subject}, {told}")
         return "; ".join(parts)
 
     decided = verdicts.isin([HOLDS, FAILS, DEPENDS]).any(axis=1)
@@ -312,18 +301,22 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
         "where": lambda own, _: "; ".join(own["where"]),
         "it would take": lambda own, _: "; ".join(dict.fromkeys(chain.from_iterable(own["takes"]))),
     }
-    rows = pd.concat([found.judged.assign(folder=found.folder) for found in every])
-    measured = [row.place for row in rows.itertuples() if row.claim.kind == "costs" and row.verdict in (HOLDS, FAILS)]
+    each_place, measured = [], []
+    for found in every:
+        for row in found.judged.itertuples():
+            theirs = of_paper(row.claim)
+            printed = "; ".join(filter(None, (theirs.verdict, theirs.numbers)))
+            takes = "; ".join(row.takes)
+            each_place.append((row.claim.claim, found.folder, row.verdict, row.marked, row.numbers, takes, printed))
+            if row.claim.kind == "costs" and row.verdict in (HOLDS, FAILS):
+                measured.append(row.place)
     devices = {", cpu": "processors", ", cuda": "GPUs"}
-    each = table("", _EVERY, map(_every_row, rows.itertuples()))
-    if any(judged):
-        each.insert(1, "folder", list(rows["folder"]))
+    head = ("claim", "folder", "verdict", "measured at", "numbers here", "it would take", "by the paper's own numbers")
     return {
         "count": len(verdicts),
         "devices": [name for device, name in devices.items() if any(device in place for place in measured)],
         "counts": {folder: counts(verdicts[folder]) for folder in judged},
         "decided": claims_table(decided, {"verdict": _verdict, "numbers, and where": _told}),
-        "words": ["Of several comparisons, the weakest is shown. Places of the paper go by its labels.", *paper.WORDS],
         "machines": [
             f"{letter} is {machine}{f' ({found.folder})' if found.folder else ''}."
             for found in every
@@ -331,7 +324,7 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
         ],
         "open": claims_table(still_open, left),
         "missing": claims_table(~decided & ~still_open, left),
-        "every": each,
+        "every": table("", head, each_place),
     }
 
 
@@ -351,12 +344,12 @@ def _told(own: pd.DataFrame, verdict: str) -> str:
     if own["group"].all():
         counted = {each: _counted(each, these, own) for each, these in places.items() if each != UNMEASURED}
         return ". ".join(f"**{each}:** {told}" for each, told in counted.items())
-    parts = []
+    parts, most = [], 2  # the last table shows all
     for each, these in places.items():
         if each in (HOLDS, FAILS):
-            shown = [f"{row.weakest} ({row.marked})" for row in these.itertuples()]
-            more = [f"and {len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
-            told = "; ".join([*shown[:_SHOWN], *more])
+            shown = [f"{row.weakest} ({row.marked})" for row in these[:most].itertuples()]
+            more = [f"and {len(these) - most} more"] if len(these) > most else []
+            told = "; ".join([*shown, *more])
         else:
             told = these["short"].iloc[0] if len(these) == 1 else f"{len(these)} places"
         parts.append(told if each == verdict else f"**{each}:** {told}")
@@ -372,13 +365,6 @@ def _counted(verdict: str, these: pd.DataFrame, own: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
-def _every_row(each: Any) -> tuple[str, ...]:
-    """Returns the row of a verdict, with the verdict of the paper's own numbers."""
-    theirs = of_paper(each.claim)
-    printed = "; ".join(filter(None, ("" if each.claim.kind == "drift" else theirs.verdict, theirs.numbers)))
-    return each.text, each.verdict, each.marked, each.numbers, "; ".join(each.takes), printed
-
-
 TITLE = "MaBERT: the paper's experiment, run again"
 
 NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
@@ -386,27 +372,21 @@ NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
 
 
 def report(every: Sequence[Found], folder: str = "") -> Page:
-    """Makes the report: what is decided and what is not, the user's own results, then everything else.
-
-    Args:
-        every: As from `find`.
-        folder: Folder of the figures' files, relative to the page.
-    """
-    most = {
-        each.title + found.whence: max(
-            (int(arm.scores.count().max()) for arm in each.arms if len(arm.scores)), default=0
-        )
-        for found in every
-        for each in found.studies
-        if not each.converts  # conversions judge no claim
-    }
+    """Makes the report of what `find` found: what is decided and what is not, the user's own results, then everything
+    else. The folder is that of the figures' files, relative to the page."""
+    few = []
+    for found in every:
+        for study in found.studies:
+            most = max((int(arm.scores.count().max()) for arm in study.arms if len(arm.scores)), default=0)
+            if most < LEAST_PAIRS and not study.converts:  # conversions judge no claim
+                few.append(f"{study.title}{found.whence} ({most})")
     return page(
         "report.md",
         TITLE,
         folder,
         every=every,
         folded=True,
-        few=[f"{title} ({count})" for title, count in most.items() if count < LEAST_PAIRS],
+        few=few,
         claims=claim_tables(every),
         absent=absent(every),
         origins=_origins(every),
@@ -448,7 +428,7 @@ def write_report(every: Sequence[Found], output: Path) -> list[Path]:
     document = report(every, folder.name)
     files = {output: document.html(), output.with_suffix(".md"): document.markdown()}
     files |= {folder / f"{name}.svg": on_paper(svg) for name, svg in document.linked().items()}
-    files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(every)}
+    files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(every).items()}
     former = _former(files, output).difference(files)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
@@ -463,10 +443,11 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     brackets. Earlier versions measured this."""
     cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
+    models = {row["model"] for row in result["rows"]}
     rows = [
         (name, *(cells.get((model, each), MISSING) for each in collections))
         for model, name in efficiency.NAMES.items()
-        if any(model == known for known, _ in cells)
+        if model in models
     ]
     notes = [
         "In brackets the slowest and the fastest run, and the texts of a batch. N(256,64) are lengths in tokens with a "
@@ -496,11 +477,10 @@ def _origins(every: Sequence[Found]) -> pd.DataFrame:
         for what, file, about in ran:
             code, date = efficiency.code_of(about), (about.get("date") or "unknown date")[:10]
             lines.append((what + found.whence, efficiency.machine_of(about), date, code, f"`{file}`"))
-    frame = table("", ("result", "machine", "dates", "code", "files"), lines)
+    frame = pd.DataFrame(lines, columns=["result", "machine", "dates", "code", "files"])
     grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
     joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
-    joined.attrs.update(frame.attrs)
-    return joined
+    return table("", joined.columns, joined.itertuples(index=False))
 
 
 def _rate(row: Mapping[str, Any]) -> str:
@@ -512,21 +492,24 @@ def _rate(row: Mapping[str, Any]) -> str:
     return f"{rate:,.0f} ({ends}{', ' if ends else ''}{row['batch']})"
 
 
-def _frames(every: Sequence[Found]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yields the names and tables of the report's CSV files, with a column of folders if there are several."""
+def _frames(every: Sequence[Found]) -> dict[str, pd.DataFrame]:
+    """Returns the tables of the report's CSV files by name, with a column of folders if there are several."""
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in NUMBERS}
     for found in every:
-        judged = found.judged.assign(claim=found.judged["text"], takes=found.judged["takes"].str.join("; "))
-        own = (
-            [judged[["claim", "verdict", "place", "mark", "numbers", "takes"]]],
-            map(scores.seeds, found.studies),
-            [] if found.efficiency is None else [costs.flat_rows(found.efficiency)],
-            [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.drifts],
-            [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.throughputs],
-        )
-        for held, frames in zip(parts.values(), own, strict=True):
-            held += [frame.assign(folder=found.folder) if found.folder else frame for frame in frames]
-    yield from ((name, pd.concat(frames, ignore_index=True)) for name, frames in parts.items() if frames)
+        judged = found.judged[["claim", "verdict", "place", "mark", "numbers", "takes"]]
+        texts = [claim.claim for claim in judged["claim"]]
+        own = {
+            "claims": [judged.assign(claim=texts, takes=judged["takes"].str.join("; "))],
+            "scores": [scores.seeds(study) for study in found.studies],
+            "padding": [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.drifts],
+            "throughput": [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.throughputs],
+        }
+        if found.efficiency is not None:
+            rows = found.efficiency.rows.drop(columns="reason")
+            own["memory-and-time"] = [rows.assign(source=[source.name for source in rows["source"]])]
+        for name, frames in own.items():
+            parts[name] += [frame.assign(folder=found.folder) if found.folder else frame for frame in frames]
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items() if frames}
 
 
 def _former(files: Iterable[Path], output: Path) -> set[Path]:

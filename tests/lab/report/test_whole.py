@@ -153,7 +153,7 @@ def test_a_folder_beside_another_changes_none_of_its_verdicts(one_study, tmp_pat
     (other / "2.json").write_text(json.dumps(study(toy, "pooling")), encoding="utf-8")
     alone = find([one_study])
     ((name, counts),) = claim_tables(alone)["counts"].items()
-    kinds = alone[0].judged.drop_duplicates("text")["claim"].map(lambda claim: claim.kind).value_counts()
+    kinds = alone[0].judged["claim"].drop_duplicates().map(lambda claim: claim.kind).value_counts()
     parts = [sum(map(int, re.findall(r"\d+", part))) for part in counts.split("; ")]
     assert parts == [kinds[kind] for kind in ("scores", "costs", "drift")], "each claim once, with what it is about"
     assert counts.startswith("on scores, holds 2, not measured")
