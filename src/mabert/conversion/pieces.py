@@ -103,16 +103,11 @@ UNRELATED = 2
 
 @dataclass(frozen=True)
 class Pieces(Dataset[Item]):
-    """Pieces of documents in the frames of the teacher; `pieces[i]` is an `Item`.
+    """Pieces of documents in the frames of the teacher; `pieces[i]` is an `Item`."""
 
-    Attributes:
-        ids: Token ids of each source.
-        places: int64 (pieces, 6): source, frame, first and last + 1 token of the text, the same of a pair's second text
-            (0, 0 for a single text).
-        frames: The frames.
-    """
-
-    ids: Sequence[np.ndarray]
+    ids: Sequence[np.ndarray]  # token ids of each source
+    # int64 (pieces, 6): source, frame, first and last + 1 token of the text, the same of a pair's second text (0, 0 for
+    # a single text)
     places: np.ndarray
     frames: Sequence[Frame]
 

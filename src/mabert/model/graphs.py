@@ -44,17 +44,11 @@ _CAPTURING = threading.Lock()
 
 
 class Shape(NamedTuple):
-    """What a graph is captured for.
+    """What a graph is captured for."""
 
-    Attributes:
-        tokens: Tokens of the row.
-        sequences: Sequences, the last for the tokens that are left; some may be empty.
-        longest: Most tokens of a sequence.
-    """
-
-    tokens: int
-    sequences: int
-    longest: int
+    tokens: int  # tokens of the row
+    sequences: int  # sequences, the last for the tokens that are left; some may be empty
+    longest: int  # most tokens of a sequence
 
     @classmethod
     def for_row(cls, lengths: tuple[int, ...]) -> "Shape":
@@ -103,15 +97,10 @@ class Captured:
 
 
 class Place(NamedTuple):
-    """What graphs share that do not run at once.
+    """What graphs share that do not run at once."""
 
-    Attributes:
-        pool: Memory for what they compute in between.
-        stream: The stream that captures them, for which layers keep what they keep once.
-    """
-
-    pool: Any
-    stream: torch.cuda.Stream
+    pool: Any  # memory for what they compute in between
+    stream: torch.cuda.Stream  # the stream that captures them, for which layers keep what they keep once
 
     @classmethod
     def new(cls) -> "Place":
@@ -226,18 +215,12 @@ class Graphs:
 
 @dataclass
 class Row:
-    """Where graphs read and write, each for `LONGEST_ROW` tokens.
+    """Where graphs read and write, each for `LONGEST_ROW` tokens."""
 
-    Attributes:
-        hidden: Vectors that enter the layers, (1, tokens, D).
-        positions: Position ids, (1, tokens).
-        autocast: Dtype of autocast, None without.
-        output: The last hidden state, (1, tokens, D), in the dtype that the layers give it; None before the first.
-    """
-
-    hidden: Tensor
-    positions: Tensor
-    autocast: torch.dtype | None
+    hidden: Tensor  # vectors that enter the layers, (1, tokens, D)
+    positions: Tensor  # position ids, (1, tokens)
+    autocast: torch.dtype | None  # dtype of autocast, None without
+    # the last hidden state, (1, tokens, D), in the dtype that the layers give it; None before the first
     output: Tensor | None = None
 
     @classmethod

@@ -18,21 +18,13 @@ Tensors = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 class Inputs(NamedTuple):
-    """A batch that was checked, and how it runs.
+    """A batch that was checked, and how it runs."""
 
-    Attributes:
-        tensors: What the embeddings read, padded as it was given.
-        own_positions: Whether the encoder made the positions.
-        unmasked: Whether the batch came without a mask and without boundaries.
-        mask: The padding or the sequences of what the layers run on.
-        unpadding: The map to the one row that they run on; None if they run on the batch.
-    """
-
-    tensors: Tensors
-    own_positions: bool
-    unmasked: bool
-    mask: PaddingMask
-    unpadding: Unpadding | None
+    tensors: Tensors  # what the embeddings read, padded as it was given
+    own_positions: bool  # whether the encoder made the positions
+    unmasked: bool  # whether the batch came without a mask and without boundaries
+    mask: PaddingMask  # the padding or the sequences of what the layers run on
+    unpadding: Unpadding | None  # the map to the one row that they run on; None if they run on the batch
 
     @property
     def spare(self) -> int:

@@ -23,17 +23,13 @@ def tokens_of(attention_mask: Tensor | None, device: torch.device) -> Tensor | N
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """Which positions hold tokens, and which padding-safe masks are on. All masking of the encoder is done here.
+    """Which positions hold tokens, and which padding-safe masks are on. All masking of the encoder is done here."""
 
-    Attributes:
-        valid: bool (batch, time), True at tokens; None if there is no padding.
-        regime: `none`: no mask; `pre`: Eq. 2; `post`: Eq. 3; `pre+post`: both, as in the paper; `exact`: both and the
-            mask inside convolution and scan.
-        packing: The sequences of a packed row, which has no padding; None where each row is one sequence.
-    """
-
-    valid: Tensor | None
+    valid: Tensor | None  # bool (batch, time), True at tokens; None if there is no padding
+    # `none`: no mask; `pre`: Eq. 2; `post`: Eq. 3; `pre+post`: both, as in the paper; `exact`: both and the mask inside
+    # convolution and scan.
     regime: Masking = "exact"
+    # the sequences of a packed row, which has no padding; None where each row is one sequence
     packing: Packing | None = None
 
     @classmethod

@@ -40,17 +40,11 @@ def is_tracing() -> bool:
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the sequences of one packed row begin and end.
+    """Where the sequences of one packed row begin and end."""
 
-    Attributes:
-        cu_seqlens: int32 (sequences + 1,), rising from 0 to the row's length.
-        lengths: Tokens of each sequence.
-        longest: Tokens of the longest sequence; default, counted here. A captured graph need not fix it.
-    """
-
-    cu_seqlens: Tensor
-    lengths: tuple[int, ...]
-    longest: int = -1
+    cu_seqlens: Tensor  # int32 (sequences + 1,), rising from 0 to the row's length
+    lengths: tuple[int, ...]  # tokens of each sequence
+    longest: int = -1  # Tokens of the longest sequence; default, counted here. A captured graph need not fix it.
     _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -110,20 +104,15 @@ class Plans:
 
 @dataclass(frozen=True)
 class Batches:
-    """The sequences of a packed row as a few padded batches, so that one call handles several sequences.
+    """The sequences of a packed row as a few padded batches, so that one call handles several sequences."""
 
-    Attributes:
-        masks: For each batch, bool (sequences, longest), True at tokens; None if the batch has no padding.
-        shapes: For each batch, its number of sequences and the longest of them.
-        places: int64 (total,), index of each token of the row in the batches, flattened and concatenated; None if the
-            batches equal the row.
-        order: int64 (sequences,), index of each sequence among those of the batches; None likewise.
-    """
-
+    # for each batch, bool (sequences, longest), True at tokens; None if the batch has no padding
     masks: tuple[Tensor | None, ...]
-    shapes: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, int], ...]  # for each batch, its number of sequences and the longest of them
+    # int64 (total,), index of each token of the row in the batches, flattened and concatenated; None if the batches
+    # equal the row
     places: Tensor | None
-    order: Tensor | None
+    order: Tensor | None  # int64 (sequences,), index of each sequence among those of the batches; None likewise
 
     @classmethod
     def of(cls, packing: Packing, spare: int | None) -> "Batches":
@@ -184,19 +173,12 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Unpadding:
-    """The map from a padded batch to its tokens in one row, and back.
+    """The map from a padded batch to its tokens in one row, and back."""
 
-    Attributes:
-        valid: bool (batch, time), True at tokens.
-        places: int64 (tokens,), index of each token in the flattened batch.
-        packing: The packed row, whose last sequence is no text where there are spare steps.
-        spare: Steps of the row, (total,), that hold no token, see `total_of`.
-    """
-
-    valid: Tensor
-    places: Tensor
-    packing: Packing
-    spare: int = 0
+    valid: Tensor  # bool (batch, time), True at tokens
+    places: Tensor  # int64 (tokens,), index of each token in the flattened batch
+    packing: Packing  # the packed row, whose last sequence is no text where there are spare steps
+    spare: int = 0  # steps of the row, (total,), that hold no token, see `total_of`
 
     @classmethod
     def of(cls, valid: Tensor, few_totals: bool = False) -> "Unpadding":

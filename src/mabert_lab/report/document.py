@@ -28,17 +28,11 @@ FLAG = "**Flagged:** "
 
 @dataclass(frozen=True)
 class Page:
-    """A page as Markdown.
+    """A page as Markdown."""
 
-    Attributes:
-        title: The first heading.
-        text: Everything below it, with links to the figures' files.
-        figures: SVG by file name without suffix.
-    """
-
-    title: str
-    text: str
-    figures: dict[str, str]
+    title: str  # the first heading
+    text: str  # everything below it, with links to the figures' files
+    figures: dict[str, str]  # SVG by file name without suffix
 
     def markdown(self) -> str:
         """Returns the page as Markdown without its folded parts."""

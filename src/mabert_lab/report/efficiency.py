@@ -62,20 +62,14 @@ MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_m
 
 
 class Condition(NamedTuple):
-    """What all models in a comparison have in common.
+    """What all models in a comparison have in common."""
 
-    Attributes:
-        profile: ``"paper"`` for the paper's settings, ``"stock"`` for rivals as transformers runs them, ``"best"`` for
-            each model's fastest.
-        dtype: ``"float32"`` or ``"bfloat16"``.
-        device: ``"cpu"`` or ``"cuda"``.
-        machine: Name, threads and torch's version; empty unless results of several machines are read together.
-    """
-
+    # ``"paper"`` for the paper's settings, ``"stock"`` for rivals as transformers runs them, ``"best"`` for each
+    # model's fastest
     profile: str
-    dtype: str
-    device: str
-    machine: str = ""
+    dtype: str  # ``"float32"`` or ``"bfloat16"``
+    device: str  # ``"cpu"`` or ``"cuda"``
+    machine: str = ""  # name, threads and torch's version; empty unless results of several machines are read together
 
     @property
     def place(self) -> str:
@@ -99,24 +93,18 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Measurements of one or more files.
+    """Measurements of one or more files."""
 
-    Attributes:
-        rows: One per measure, condition, model and length, as in its file: ``measure``, the fields of `Condition`,
-            ``model``, ``length`` in tokens, ``batch`` (for training the texts of the whole step), ``micro_batch``,
-            ``status`` of `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``,
-            ``slowest_ms`` of ``samples`` calls; ``low_ms`` and ``high_ms``, the bounds of these, which files from
-            before 2026-11-28 lack; ``anchor_ms``, MaBERT's median over ``anchor_samples`` calls in the same turns) or
-            MiB (``peak_mib``, ``weights_mib``). Reading adds ``source``; ``value``, the number in the unit of the
-            paper's tables (NaN unless measured); and ``at_least``, a lower bound in seconds (NaN unless a call was too
-            slow).
-        parameters: Parameters of each measured model.
-        sources: The files, oldest first.
-    """
-
+    # One per measure, condition, model and length, as in its file: ``measure``, the fields of `Condition`, ``model``,
+    # ``length`` in tokens, ``batch`` (for training the texts of the whole step), ``micro_batch``, ``status`` of
+    # `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``, ``slowest_ms`` of ``samples``
+    # calls; ``low_ms`` and ``high_ms``, the bounds of these, which files from before 2026-11-28 lack; ``anchor_ms``,
+    # MaBERT's median over ``anchor_samples`` calls in the same turns) or MiB (``peak_mib``, ``weights_mib``). Reading
+    # adds ``source``; ``value``, the number in the unit of the paper's tables (NaN unless measured); and ``at_least``,
+    # a lower bound in seconds (NaN unless a call was too slow).
     rows: pd.DataFrame
-    parameters: Mapping[str, int]
-    sources: tuple[Source, ...]
+    parameters: Mapping[str, int]  # parameters of each measured model
+    sources: tuple[Source, ...]  # the files, oldest first
 
     @cached_property
     def tables(self) -> dict[Condition, dict[str, pd.DataFrame]]:
@@ -195,47 +183,30 @@ def _row(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Ratio(NamedTuple):
-    """The ratio of the mean of rivals to one model.
+    """The ratio of the mean of rivals to one model."""
 
-    Attributes:
-        value: Ratio of medians or of peak memory over the rivals with a number; None if none has one.
-        counted: Number of those rivals.
-        at_least: Lower bound of the mean over all rivals, if each without a number has a bound.
-        span: Bounds of the ratio, from the rivals' lower bounds over the model's upper one to their upper over its
-            lower; None if a rival has no number and no bound.
-        calls: The fewest timed calls of a model; None if nothing was timed.
-        chance: How likely bounds of so many calls lie apart where two models are equally fast, for the pair of models
-            where it is largest; 0 if nothing was timed.
-        share: The largest share of a model's whole cost that is compared: 1, or less of growth.
-    """
-
-    value: float | None
-    counted: int
-    at_least: float | None
+    value: float | None  # ratio of medians or of peak memory over the rivals with a number; None if none has one
+    counted: int  # number of those rivals
+    at_least: float | None  # lower bound of the mean over all rivals, if each without a number has a bound
+    # bounds of the ratio, from the rivals' lower bounds over the model's upper one to their upper over its lower; None
+    # if a rival has no number and no bound
     span: tuple[float, float] | None
-    calls: int | None
+    calls: int | None  # the fewest timed calls of a model; None if nothing was timed
+    # how likely bounds of so many calls lie apart where two models are equally fast, for the pair of models where it is
+    # largest; 0 if nothing was timed
     chance: float
-    share: float
+    share: float  # the largest share of a model's whole cost that is compared: 1, or less of growth
 
 
 class Span(NamedTuple):
-    """The cost of a model at a length, in ms or MiB, or its growth from a shorter length; NaN is not known.
+    """The cost of a model at a length, in ms or MiB, or its growth from a shorter length; NaN is not known."""
 
-    Attributes:
-        low: Lower bound, in older files the fastest call; if the model was too slow to be timed, the time limit.
-        middle: The median; NaN if it was too slow.
-        high: Upper bound, in older files the slowest call; if too slow, infinity.
-        calls: How many were timed; NaN for memory, which does not vary, and if too slow.
-        beside: MaBERT's calls in the same turns; NaN if all models took turns.
-        whole: The median at the length.
-    """
-
-    low: float
-    middle: float
-    high: float
-    calls: float
-    beside: float
-    whole: float
+    low: float  # lower bound, in older files the fastest call; if the model was too slow to be timed, the time limit
+    middle: float  # the median; NaN if it was too slow
+    high: float  # upper bound, in older files the slowest call; if too slow, infinity
+    calls: float  # how many were timed; NaN for memory, which does not vary, and if too slow
+    beside: float  # MaBERT's calls in the same turns; NaN if all models took turns
+    whole: float  # the median at the length
 
 
 def spans(rows: pd.DataFrame, length: int, models: Iterable[str], start: int | None = None) -> dict[str, Span]:

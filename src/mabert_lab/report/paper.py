@@ -40,23 +40,14 @@ MACHINE: str = _CONTENT["machine"]
 
 @dataclass(frozen=True)
 class Table:
-    """One table of the paper.
+    """One table of the paper."""
 
-    Attributes:
-        label: Label in the paper's source.
-        title: Description of the numbers.
-        unit: Unit of every cell, as the paper writes it.
-        mean: The numbers, with models or arms as rows and tasks or lengths as columns.
-        std: Standard deviations over five seeds; None for memory and time.
-        flag: Warning to show with the numbers; empty if there is none.
-    """
-
-    label: str
-    title: str
-    unit: str
-    mean: pd.DataFrame
-    std: pd.DataFrame | None = None
-    flag: str = ""
+    label: str  # label in the paper's source
+    title: str  # description of the numbers
+    unit: str  # unit of every cell, as the paper writes it
+    mean: pd.DataFrame  # the numbers, with models or arms as rows and tasks or lengths as columns
+    std: pd.DataFrame | None = None  # standard deviations over five seeds; None for memory and time
+    flag: str = ""  # warning to show with the numbers; empty if there is none
 
     def average(self, row: str, columns: Sequence[str] = tuple(TASKS)) -> float:
         """Averages a row's numbers over some columns; KeyError if there is no such row or column."""
@@ -107,68 +98,39 @@ WORDS, METHOD, LIMITS = (
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """One claim of the paper.
+    """One claim of the paper."""
 
-    Attributes:
-        kind: ``scores``, ``costs`` or ``drift``.
-        claim: The claim in our words.
-        source: Label of the paper's table, figure or section.
-        quote: A few words of the paper, to find the place.
-        note: Explanation of the claim itself; may be empty.
-        rule: Fields by which it is judged, as explained in `claims.yaml`.
-    """
-
-    kind: str
-    claim: str
-    source: str
-    quote: str
-    note: str
-    rule: Mapping[str, Any]
+    kind: str  # ``scores``, ``costs`` or ``drift``
+    claim: str  # the claim in our words
+    source: str  # label of the paper's table, figure or section
+    quote: str  # a few words of the paper, to find the place
+    note: str  # explanation of the claim itself; may be empty
+    rule: Mapping[str, Any]  # fields by which it is judged, as explained in `claims.yaml`
 
 
 class Comparison(NamedTuple):
-    """One statement of a claim, and the measurement of it.
+    """One statement of a claim, and the measurement of it."""
 
-    Attributes:
-        name: What is compared.
-        sign: 1 if as claimed, -1 if the opposite, 0 if undecided, None if not measured.
-        outcome: The sign in a word or two.
-        numbers: The numbers.
-        value: Number by which the weakest of several is found.
-        needs: What a decision would need: pairs of a kind of thing and which one.
-        unlearnt: Models of it that hardly learnt: pairs of the name and how that shows.
-    """
-
-    name: str
-    sign: int | None
-    outcome: str = ""
+    name: str  # what is compared
+    sign: int | None  # 1 if as claimed, -1 if the opposite, 0 if undecided, None if not measured
+    outcome: str = ""  # the sign in a word or two
     numbers: str = ""
-    value: float = math.inf
-    needs: tuple[tuple[str, str], ...] = ()
-    unlearnt: tuple[tuple[str, str], ...] = ()
+    value: float = math.inf  # number by which the weakest of several is found
+    needs: tuple[tuple[str, str], ...] = ()  # what a decision would need: pairs of a kind of thing and which one
+    unlearnt: tuple[tuple[str, str], ...] = ()  # models of it that hardly learnt: pairs of the name and how that shows
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, judged at one scale or under one condition.
-
-    Attributes:
-        claim: The claim.
-        place: Where it was measured: size of the models, or length, precision and machine.
-        verdict: ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``.
-        numbers: The numbers behind the verdict.
-        takes: What a decision would need, one kind of thing each; empty if decided.
-        group: Places that are counted together; empty if each is told by itself.
-        mark: Which of the models that were compared hardly learnt; empty if none.
-    """
+    """One claim, judged at one scale or under one condition."""
 
     claim: Claim
-    place: str
-    verdict: str
-    numbers: str = ""
-    takes: tuple[str, ...] = ()
-    group: str = ""
-    mark: str = ""
+    place: str  # where it was measured: size of the models, or length, precision and machine
+    verdict: str  # ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``
+    numbers: str = ""  # the numbers behind the verdict
+    takes: tuple[str, ...] = ()  # what a decision would need, one kind of thing each; empty if decided
+    group: str = ""  # places that are counted together; empty if each is told by itself
+    mark: str = ""  # which of the models that were compared hardly learnt; empty if none
 
 
 @cache

@@ -29,21 +29,13 @@ _ROUNDING = 1e-12
 
 
 class Difference(NamedTuple):
-    """The difference of two arms, or of two such differences.
+    """The difference of two arms, or of two such differences."""
 
-    Attributes:
-        mean: Mean over the pairs.
-        low: Lower end of the interval; None for one pair.
-        high: Upper end; None for one pair.
-        p_value: p-value of the two-sided paired t test; None for one pair.
-        pairs: Number of seeds that both arms have.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    p_value: float | None
-    pairs: int
+    mean: float  # mean over the pairs
+    low: float | None  # lower end of the interval; None for one pair
+    high: float | None  # upper end; None for one pair
+    p_value: float | None  # p-value of the two-sided paired t test; None for one pair
+    pairs: int  # number of seeds that both arms have
 
     @property
     def equal(self) -> bool:
@@ -128,31 +120,18 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A task of a study.
+    """A task of a study."""
 
-    Attributes:
-        key: Key in the scores.
-        title: Printed title.
-        metric: Key of its metric.
-        paper: The paper's column of this task; None if there is none.
-        sample: Description of its rows; None for the official ones.
-        train: Number of training rows; None if unknown, like the next three.
-        validation: Number of rows it is scored on.
-        epochs: Passes over the training rows.
-        constant: Best score of a constant answer.
-        source: Origin of the data.
-    """
-
-    key: str
-    title: str
-    metric: str
-    paper: str | None = None
-    sample: str | None = None
-    train: int | None = None
-    validation: int | None = None
-    epochs: int | None = None
-    constant: float | None = None
-    source: str = ""
+    key: str  # key in the scores
+    title: str  # printed title
+    metric: str  # key of its metric
+    paper: str | None = None  # the paper's column of this task; None if there is none
+    sample: str | None = None  # description of its rows; None for the official ones
+    train: int | None = None  # number of training rows; None if unknown, like the next three
+    validation: int | None = None  # number of rows it is scored on
+    epochs: int | None = None  # passes over the training rows
+    constant: float | None = None  # best score of a constant answer
+    source: str = ""  # origin of the data
 
     @property
     def name(self) -> str:
@@ -167,62 +146,40 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Arm:
-    """One pretrained model of a study and its scores.
+    """One pretrained model of a study and its scores."""
 
-    Attributes:
-        name: What distinguishes it.
-        paper: Key of its row in the paper's table; None if there is none.
-        budget: Share of the pretraining steps.
-        pretraining: As in the file: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and so
-            on; any of them may be missing.
-        scores: Scores with seeds or conversions as rows and tasks as columns, each by its own metric.
-        further: Scores by other metrics; a column is a task and a metric.
-        failed: Column, seed (None for all) and reason of each failed fine-tuning.
-    """
-
-    name: str
-    paper: str | None
-    budget: float
+    name: str  # what distinguishes it
+    paper: str | None  # key of its row in the paper's table; None if there is none
+    budget: float  # share of the pretraining steps
+    # as in the file: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and so on; any of them
+    # may be missing
     pretraining: Mapping[str, Any]
-    scores: pd.DataFrame
+    scores: pd.DataFrame  # scores with seeds or conversions as rows and tasks as columns, each by its own metric
+    # scores by other metrics; a column is a task and a metric
     further: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # column, seed (None for all) and reason of each failed fine-tuning
     failed: tuple[tuple[str, int | None, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """One study at one scale.
+    """One study at one scale."""
 
-    Attributes:
-        name: ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or the name of the user's own file.
-        title: Printed title.
-        label: Label of the paper's table, with whose arms and claims it is compared; None if there is none.
-        note: Explanation for readers of the numbers; may be empty.
-        reference: Arm that the others are compared with.
-        scale: Name of the size of its runs.
-        environments: Machines, versions and commits of its cells, the last one last.
-        settings: ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``; any of them may be
-            missing.
-        columns: Its tasks.
-        arms: Its models, by budget.
-        finished: Time at which its last cell finished; empty before the first one.
-        learnt_below: Held-out loss in nats a masked token below which an arm's pretraining has learnt.
-        exact: Whether differences count without a test, as those of the paper's means do.
-    """
-
-    name: str
-    title: str
-    label: str | None
-    note: str
-    reference: str
-    scale: str
-    environments: tuple[Mapping[str, Any], ...]
+    name: str  # ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or the name of the user's own file
+    title: str  # printed title
+    label: str | None  # label of the paper's table, with whose arms and claims it is compared; None if there is none
+    note: str  # explanation for readers of the numbers; may be empty
+    reference: str  # arm that the others are compared with
+    scale: str  # name of the size of its runs
+    environments: tuple[Mapping[str, Any], ...]  # machines, versions and commits of its cells, the last one last
+    # ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``; any of them may be missing
     settings: Mapping[str, Any]
-    columns: tuple[Column, ...]
-    arms: tuple[Arm, ...]
-    finished: str = ""
+    columns: tuple[Column, ...]  # its tasks
+    arms: tuple[Arm, ...]  # its models, by budget
+    finished: str = ""  # time at which its last cell finished; empty before the first one
+    # held-out loss in nats a masked token below which an arm's pretraining has learnt
     learnt_below: float = paper.LEARNT_BELOW
-    exact: bool = False
+    exact: bool = False  # whether differences count without a test, as those of the paper's means do
 
     @property
     def question(self) -> str | None:

@@ -28,25 +28,15 @@ _PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Everything to report of one folder, or of files that were given by name.
+    """Everything to report of one folder, or of files that were given by name."""
 
-    Attributes:
-        studies: Studies in the order of the paper's sections, each once per scale.
-        efficiency: Merged efficiency results; None if there are none.
-        drifts: File name and content, as of the next two.
-        throughputs: Tokens a second.
-        engines: Models in their engines.
-        left_out: One line per file that is not shown, with the reason.
-        folder: The folder, as it was given; empty if everything is from one.
-    """
-
-    studies: tuple[Study, ...] = ()
-    efficiency: Results | None = None
-    drifts: tuple[tuple[str, dict[str, Any]], ...] = ()
-    throughputs: tuple[tuple[str, dict[str, Any]], ...] = ()
-    engines: tuple[tuple[str, dict[str, Any]], ...] = ()
-    left_out: tuple[str, ...] = ()
-    folder: str = ""
+    studies: tuple[Study, ...] = ()  # studies in the order of the paper's sections, each once per scale
+    efficiency: Results | None = None  # merged efficiency results; None if there are none
+    drifts: tuple[tuple[str, dict[str, Any]], ...] = ()  # file name and content, as of the next two
+    throughputs: tuple[tuple[str, dict[str, Any]], ...] = ()  # tokens a second
+    engines: tuple[tuple[str, dict[str, Any]], ...] = ()  # models in their engines
+    left_out: tuple[str, ...] = ()  # one line per file that is not shown, with the reason
+    folder: str = ""  # the folder, as it was given; empty if everything is from one
 
     @property
     def whence(self) -> str:

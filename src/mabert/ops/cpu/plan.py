@@ -20,15 +20,10 @@ _JOBS_PER_THREAD = 4
 
 
 class Plan(NamedTuple):
-    """The sequences of a call, or pieces of them, grouped into jobs.
+    """The sequences of a call, or pieces of them, grouped into jobs."""
 
-    Attributes:
-        parts: int64, one row per sequence or piece.
-        groups: int64 ``(groups + 1,)``: offsets into ``parts``.
-    """
-
-    parts: np.ndarray
-    groups: np.ndarray
+    parts: np.ndarray  # int64, one row per sequence or piece
+    groups: np.ndarray  # int64 ``(groups + 1,)``: offsets into ``parts``
 
 
 def plan_sequences(cu_seqlens: torch.Tensor | None, rows: int, time: int) -> Plan:
