@@ -20,10 +20,10 @@ from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert.machine.rounds import Spread
 from mabert.schema.check import check
-from mabert_lab.bench.engines import RUNTIMES, contender, split, title_of
+from mabert_lab.bench.engines import RUNTIMES, contender, title_of
 from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell, Dtype
-from mabert_lab.bench.results import measured_on, record, table, three_digits
+from mabert_lab.bench.results import measured_on, place_of, record, table, times_of
 from mabert_lab.bench.tasks import even
 from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row
 from mabert_lab.bench.worker import workers_of
@@ -43,18 +43,19 @@ RIVALS = ("bert", "modernbert")
 
 
 class Side(NamedTuple):
-    """A side's title in tables, its contender, and its layout of texts, see `mabert_lab.bench.tasks`."""
+    """One of those that are compared."""
 
-    title: str
+    title: str  # in tables
     contender: str
-    layout: str
+    layout: str  # of the texts, see `mabert_lab.bench.profiles.Cell`
+    pads: bool = False  # whether it computes padding
 
 
 OURS = {
     "unpadded": Side("MaBERT unpadded", "mabert", "together"),
     "even": Side("MaBERT even rows", "mabert", "even"),
     "alone": Side("MaBERT singly", "mabert", "alone"),
-    "masked": Side("MaBERT masked", "mabert", "masked"),
+    "masked": Side("MaBERT masked", "mabert", "masked", pads=True),
 }
 
 
@@ -62,15 +63,11 @@ def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
     """Returns MaBERT's sides, and two per rival: all texts at once, and one by one."""
     found = dict(OURS)
     for name in rivals:
-        title = title_of(name)
-        found[name] = Side(f"{title} {'padded' if pads(name) else 'unpadded'}", name, "together")
+        title, (family, engine, _) = title_of(name), contender(name)
+        pads = family is not FAMILIES["mabert"] or engine in RUNTIMES  # a MaBERT only in an engine outside torch
+        found[name] = Side(f"{title} {'padded' if pads else 'unpadded'}", name, "together", pads)
         found[f"{name} alone"] = Side(f"{title} singly", name, "alone")
     return found
-
-
-def pads(name: str) -> bool:
-    """Checks whether a contender computes padding; a MaBERT does so only in an engine outside torch."""
-    return contender(name).family is not FAMILIES["mabert"] or split(name)[1] in RUNTIMES
 
 
 BUDGET = 40.0
@@ -166,15 +163,14 @@ def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) ->
         ``lengths``, the batch's name; ``side``, its key; the counts ``texts``, ``tokens`` and ``padded_tokens``;
         ``tokens_per_second`` at the median, without padding; and the row's status, reason and times.
     """
-    tokens = len(lengths) * even(lengths) if key == "even" else sum(lengths)
-    filled = side.layout == "masked" or (side.layout == "together" and pads(side.contender))
+    tokens = len(lengths) * even(lengths) if side.layout == "even" else sum(lengths)
     return {
         "lengths": name,
         "side": key,
         "title": side.title,
         "texts": len(lengths),
         "tokens": tokens,
-        "padded_tokens": len(lengths) * max(lengths) if filled else tokens,
+        "padded_tokens": len(lengths) * max(lengths) if side.pads else tokens,
         "tokens_per_second": None if row.median_ms is None else 1e3 * tokens / row.median_ms,
         **{what: getattr(row, what) for what in (*Spread.__dataclass_fields__, "status", "reason")},
     }
@@ -189,9 +185,7 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table of the sides by batch."""
-    environment = result["environment"]
-    where = environment["device"] if result["device"] == "cuda" else f"{environment['threads']} threads"
-    title = f"texts of uneven length, {result['dtype']}, {where}"
+    title = f"texts of uneven length, {result['dtype']}, {place_of(result)}"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
     lines = [
         (row["lengths"], row["title"], f"{row['padded_tokens']:,}", *_numbers(row, result["speed"]))
@@ -206,8 +200,7 @@ def _numbers(row: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]]) -
         return row["status"], "", "", ""
     ratio = speed[row["lengths"]].get(row["side"])
     return (
-        three_digits(row["median_ms"]),
-        f"{three_digits(row['fastest_ms'])}-{three_digits(row['slowest_ms'])}",
+        *times_of(row),
         f"{row['tokens_per_second']:,.0f}",
         f"{ratio:.2f}" if ratio else "",
     )
