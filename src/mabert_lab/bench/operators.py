@@ -40,6 +40,9 @@ SAMPLE = 0.01
 WRONG = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 """Differences of results in a dtype from the reference, in shares of its largest number, that refuse a timing."""
 
+SLOW_RIVALS = ((torch.float32, 16), (torch.float32, 512))
+"""Dtypes and steps at which the scan's slow rivals run too, on a CPU."""
+
 Call = Callable[..., Tensor]
 
 
@@ -74,10 +77,10 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
     def memory(length: int) -> None:
         result["memory"] = [*(row for row in result["memory"] if row["time"] != length), _memory(length)]
 
-    def job(cell: str, operator: str, dtype: torch.dtype, batch: int, length: int, slow_rivals: bool) -> None:
+    def job(cell: str, operator: str, dtype: torch.dtype, batch: int, length: int) -> None:
         inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
         inputs = _laid_out(inputs, batch, device)
-        sides = _sides(operator, slow_rivals, device)
+        sides = _sides(operator, dtype, length, device)
         result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
         calls = _calls(sides, inputs)
         budget = 0.0 if quick else (GPU_BUDGET if on_gpu else BUDGET) * len(calls)
@@ -96,26 +99,25 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
             result["rows"].append(row)
 
     jobs: dict[str, Callable[[], None]] = {"limits": limits} if on_gpu else {}
-    for operator, dtype, batch, length, slow_rivals in _plan(quick, on_gpu):
+    for operator, dtype, batch, length in _plan(quick, on_gpu):
         cell = f"{operator}, {_name(dtype)}, {f'{batch} x ' * on_gpu}{length}"
-        jobs[f"{cell} steps"] = partial(job, cell, operator, dtype, batch, length, slow_rivals)
+        jobs[f"{cell} steps"] = partial(job, cell, operator, dtype, batch, length)
     if not on_gpu:
         jobs |= {f"memory, {n} steps": partial(memory, n) for n in ((512,) if quick else (512, 4096, 16384))}
     return record(result, jobs, show, output, "operators", resume)
 
 
-def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int, bool]]:
-    """Lists the measurements: operator, dtype, rows, steps, and whether slow rivals run too."""
+def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int]]:
+    """Lists the measurements: operator, dtype, rows and steps."""
     f32, bf16 = torch.float32, torch.bfloat16
-    operators = ("selective_scan", "depthwise_conv1d")
     if quick:
-        return [("selective_scan", f32, 1, 16, not on_gpu), ("depthwise_conv1d", f32, 1, 128, not on_gpu)]
+        return [("selective_scan", f32, 1, 16), ("depthwise_conv1d", f32, 1, 128)]
     if on_gpu:
-        return [(each, dtype, *shape, False) for dtype in (bf16, f32) for each in operators for shape in GPU_SHAPES]
-    lengths = [(dtype, length) for dtype in (f32, bf16) for length in (128, 512, 2048, 4096, 16384)]
-    scans = [("selective_scan", dtype, 1, length, (dtype, length) == (f32, 512)) for dtype, length in lengths]
-    convolutions = [("depthwise_conv1d", dtype, 1, length, True) for dtype in (f32, bf16) for length in (512, 4096)]
-    return scans + convolutions
+        operators = ("selective_scan", "depthwise_conv1d")
+        return [(each, dtype, *shape) for dtype in (bf16, f32) for each in operators for shape in GPU_SHAPES]
+    scans = product(["selective_scan"], (f32, bf16), [1], (128, 512, 2048, 4096, 16384))
+    convolutions = product(["depthwise_conv1d"], (f32, bf16), [1], (512, 4096))
+    return [*scans, *convolutions]
 
 
 def _laid_out(inputs: dict[str, Tensor], batch: int, device: str) -> dict[str, Tensor]:
@@ -245,13 +247,13 @@ def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return silu(y[..., : u.shape[1]]).transpose(1, 2).contiguous()
 
 
-def _sides(operator: str, slow_rivals: bool, device: str) -> dict[str, Call]:
+def _sides(operator: str, dtype: torch.dtype, length: int, device: str) -> dict[str, Call]:
     if operator == "depthwise_conv1d":
         return {"mabert": depthwise_conv1d, "torch": _torch_conv}
     sides: dict[str, Call] = {"mabert": selective_scan}
     if device == "cuda":  # what mamba-ssm's usual installation lacks
         return sides | ({"mamba-ssm": _mamba_ssm_scan} if find_spec("selective_scan_cuda") else {})
-    if slow_rivals:
+    if (dtype, length) in SLOW_RIVALS:
         sides |= {"transformers": _transformers_scan, "mamba.py": _mambapy_scan}
     return sides
 

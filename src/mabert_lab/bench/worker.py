@@ -48,13 +48,8 @@ ENDING = 10.0
 
 
 class CellError(Exception):
-    """A cell without a number.
-
-    Attributes:
-        status: ``out of memory``, ``too slow`` or ``failed``.
-        reason: One line.
-        seconds: Lower bound of a call's time; None unless a call took too long.
-    """
+    """A cell without a number: `out of memory`, `too slow` or `failed`, the reason in one line, and the lower bound of
+    the time of a call that took too long."""
 
     def __init__(self, status: str, reason: str, seconds: float | None = None) -> None:
         super().__init__(f"{status}: {reason}")
@@ -62,11 +57,7 @@ class CellError(Exception):
 
 
 class Worker:
-    """The parent's side of a process.
-
-    Args:
-        name: Name of the contender, see `mabert_lab.bench.engines.contender`.
-    """
+    """The parent's side of the process of a contender, see `mabert_lab.bench.engines.contender`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
