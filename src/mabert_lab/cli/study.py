@@ -1,6 +1,7 @@
 """`mabert study`: questions about the model, answered by many runs."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,7 @@ def run_plan(plan: Any, root: Path) -> None:
     from mabert_lab.study.results import results_file, speed_of, write_results
     from mabert_lab.study.runner import Runner, progress
 
-    runner = Runner(plan, root, progress(plan, root))
-    runner.finished = lambda: write_results(plan, root, runner.states)
+    runner = Runner(plan, root, progress(plan, root), partial(write_results, plan, root))
     try:
         states = runner.run()
     except KeyboardInterrupt as stop:

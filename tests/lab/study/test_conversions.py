@@ -257,7 +257,7 @@ def test_a_conversion_is_not_made_from_what_changed_since_it_was_planned(tmp_pat
         save_file({name: weight + 1e-3 for name, weight in weights.items()}, teacher / "model.safetensors")
     files = CellFiles(tmp_path / "root", cell.name)
     with pytest.raises(ValueError, match=f"the {what} changed since this start of the study"):
-        do_conversion(files, {**cell.order, "content": cell.content}, begun=False)
+        do_conversion(files, {**cell.order, "content": cell.content})
     assert not files.run.exists()
 
 
@@ -271,10 +271,10 @@ def test_the_encoders_own_arm_goes_on_after_a_stop(tmp_path, fields, monkeypatch
     with monkeypatch.context() as stop:
         stop.setattr(holder, last.rpartition(".")[2], Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            do_conversion(files, order, begun=False)
+            do_conversion(files, order)
     assert files.begun
     assert not files.finished(cell.seeds)
-    do_conversion(files, order, begun=True)
+    do_conversion(files, order)
     assert files.finished(cell.seeds)
     assert MaBertModel.from_pretrained(files.run).config.layer_pattern == "TTT"
 
