@@ -21,7 +21,6 @@ from mabert.machine.environment import fast_dtype
 from mabert.machine.rounds import Spread
 from mabert.schema.check import check
 from mabert_lab.bench.engines import RUNTIMES, contender, title_of
-from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell, Dtype
 from mabert_lab.bench.results import measured_on, place_of, record, table, times_of
 from mabert_lab.bench.tasks import even
@@ -109,7 +108,7 @@ def run(
         dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
         rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.
         budget: Seconds per batch, which the sides share equally; each gets at least three calls.
-        device: ``cpu``; or ``cuda``, with more texts, where nothing is timed if operators are wrong.
+        device: ``cpu``; or ``cuda``, with more texts.
         resume: See `mabert_lab.bench.results.record`.
 
     Returns:
@@ -119,19 +118,17 @@ def run(
 
     Raises:
         ValueError: For an unknown dtype, model or engine.
-        RuntimeError: An operator is wrong on the GPU.
+        RuntimeError: An operator is wrong on the GPU; nothing was timed.
     """
     dtype = fast_dtype(device) if dtype is None else check(Dtype, dtype, "dtype")
     more = GPU_TEXTS if device == "cuda" else 1
-    if device == "cuda":
-        refuse_unless_correct(device)
     batches = {name: draw(*how, more * texts) for name, (how, texts) in NORMAL.items()}
     batches |= {name: pick(lengths, more * TEXTS) for name, lengths in (own or {}).items()}
     if quick:
         batches = {"two texts": [9, 30]}
     sides = sides_of(rivals)
     protocol = QUICK if quick else replace(PROTOCOL, budget=budget / len(sides))
-    with workers_of({name: side.contender for name, side in sides.items()}) as workers:
+    with workers_of({name: side.contender for name, side in sides.items()}, device) as workers:
         result: dict[str, Any] = {
             "environment": measured_on(),
             "variables": next(iter(workers.values())).ask("variables"),

@@ -19,7 +19,6 @@ from mabert.machine.environment import fast_dtype
 from mabert.schema.check import Checked
 from mabert.schema.ranges import Range, Read, Tokens
 from mabert_lab.bench.engines import contender, title_of
-from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell, Dtype, Profile
 from mabert_lab.bench.results import measured_on, record, table, three_digits
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
@@ -91,7 +90,7 @@ class Plan(Checked):
 
 
 def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: bool = False) -> dict[str, Any]:
-    """Measures a plan, cell by cell; see `mabert_lab.bench.results`. On a GPU nothing is timed if operators are wrong.
+    """Measures a plan, cell by cell; see `mabert_lab.bench.results`.
 
     Returns:
         ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
@@ -100,12 +99,10 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: boo
         compared with the paper's tables.
 
     Raises:
-        RuntimeError: An operator is wrong on the GPU.
+        RuntimeError: An operator is wrong on the GPU; nothing was timed.
     """
     plan = plan.quick() if quick else plan
-    if plan.device == "cuda":
-        refuse_unless_correct(plan.device)
-    with workers_of({name: name for name in plan.models}) as workers:
+    with workers_of({name: name for name in plan.models}, plan.device) as workers:
         result: dict[str, Any] = {
             "kind": plan.kind,
             "environment": measured_on(),

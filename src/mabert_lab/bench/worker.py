@@ -17,6 +17,7 @@ from mabert.machine.memory import is_out_of_memory
 from mabert.machine.processes import LARGEST_KEPT, context, described
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
+from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample, make
 
@@ -123,8 +124,14 @@ class Worker:
 
 
 @contextlib.contextmanager
-def workers_of(contenders: Mapping[str, str]) -> Iterator[dict[str, Worker]]:
-    """Yields a worker per side, from contenders by side; their processes end with the block."""
+def workers_of(contenders: Mapping[str, str], device: str) -> Iterator[dict[str, Worker]]:
+    """Yields a worker per side, from contenders by side; their processes end with the block.
+
+    Raises:
+        RuntimeError: An operator is wrong on the GPU, on which nothing is to be timed then.
+    """
+    if device == "cuda":
+        refuse_unless_correct(device)
     with contextlib.ExitStack() as stack:
         yield {side: stack.enter_context(contextlib.closing(Worker(name))) for side, name in contenders.items()}
 
