@@ -81,11 +81,10 @@ def record(
     if resume and output is not None:
         take_over(result, output, name)
     rows: list[dict[str, Any]] = result.get("rows", [])  # the jobs add to the same list
-    states: dict[str, set[str]] = {}
-    for row in rows:
-        states.setdefault(row.get("job", ""), set()).add(row.get("status", "measured"))
-    missing = [title for title in jobs if title not in states]
-    again = [title for title in jobs if "failed" in states.get(title, ())]
+    there = {row.get("job") for row in rows}
+    failed = {row.get("job") for row in rows if row.get("status") == "failed"}
+    missing = [title for title in jobs if title not in there]
+    again = [title for title in jobs if title in failed]
     console = Console()
     with Bar(name, len(jobs), begun=len(jobs) - len(missing) - len(again), console=console) as bar:
         for title in (*missing, *again):

@@ -1,9 +1,9 @@
 """A plan of a study: its cells, each named by what determines it, and what it may do on this machine."""
 
+import copy
 import dataclasses
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -224,7 +224,7 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
     """
     left_open = fields_at("auto", plan.cells.values())
     for cell in plan.cells.values():
-        content = json.loads(to_json(cell.content))
+        content = copy.deepcopy(cell.content)
         field, resolved = precision_of(cell, content["recipe"])
         here, there = ("bf16", "fp32") if resolved["precision"] == "bf16" else ("fp32", "bf16")
         resolved["precision"] = there

@@ -14,7 +14,7 @@ from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import Cell, CellFiles, without
 from mabert_lab.study.conversions import BLOCK
-from mabert_lab.study.plan import TOKENIZERS, Plan, Row
+from mabert_lab.study.plan import TOKENIZERS, Plan, Row, cells_of
 from mabert_lab.study.runner import Status
 
 VERSION = 1
@@ -78,8 +78,7 @@ def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
     """Returns the distinct machines and versions of finished cells and seeds, each with the time its last one ended,
     latest last."""
     found: dict[str, dict[str, Any]] = {}
-    for name in plan.cells:
-        files = CellFiles(root, name)
+    for _, files in cells_of(plan, root):
         seeds = [result for seed in files.seeds() if (result := files.result(seed)) is not None]
         # A cell that was continued with other seeds names only the last machine, so seeds name their own.
         dated = [result for result in seeds if "environment" in result]
@@ -156,11 +155,8 @@ def started(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dic
     """Returns the record of a pretraining or a conversion: its outcome, or why there is none."""
     cell, result, status = plan.cells[name], CellFiles(root, name).result(), states.get(name, Status())
     converts = cell.kind == "conversion"
-    known = {
-        "cell": name,
-        **({"seed": cell.content["recipe"]["seed"]} if converts else {}),
-        "parameters": cell.parameters,
-    }
+    seed = {"seed": cell.content["recipe"]["seed"]} if converts else {}
+    known = {"cell": name, **seed, "parameters": cell.parameters}
     if result is None:
         shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
         return {**known, "status": shown, "reason": status.reason}
