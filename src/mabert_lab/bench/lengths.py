@@ -62,7 +62,8 @@ def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
     """Returns MaBERT's sides, and two per rival: all texts at once, and one by one."""
     found = dict(OURS)
     for name in rivals:
-        title, (family, engine, _) = title_of(name), contender(name)
+        family, engine, _ = contender(name)
+        title = title_of(name)
         pads = family is not FAMILIES["mabert"] or engine in RUNTIMES  # a MaBERT only in an engine outside torch
         found[name] = Side(f"{title} {'padded' if pads else 'unpadded'}", name, "together", pads)
         found[f"{name} alone"] = Side(f"{title} singly", name, "alone")
@@ -144,8 +145,8 @@ def run(
         def job(name: str, lengths: Sequence[int]) -> None:
             bench = Bench(protocol, workers)  # a new one, because the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), device, small=quick, texts=tuple(lengths))
-            measured = dict(zip(sides, bench.measure(cell, layouts), strict=True))
-            rows = [row_of(name, side, sides[side], lengths, row) for side, row in measured.items()]
+            measured = zip(sides.items(), bench.measure(cell, layouts), strict=True)
+            rows = [row_of(name, key, side, lengths, row) for (key, side), row in measured]
             result["rows"] += rows
             result["speed"][name] = speeds(rows)
 

@@ -251,7 +251,6 @@ def run(
             raise ValueError(f"there is no task {unknown[0]!r} for {data}; there are {', '.join(known)}")
         searches = [search for search in searches if search.name in tasks]
     searches += [] if questions is None else [own_search(questions)]
-    rankers = {name: (ranker, model) for model in models for name, ranker in rankers_of(model).items()}
     found: dict[str, list[tuple[np.ndarray, float]]] = {}
     result: dict[str, Any] = {
         "environment": measured_on(),
@@ -279,7 +278,8 @@ def run(
             add(f"{whole} and best passage, with BM25", whole, name, "BM25")
 
     jobs = {name: partial(job, name, ranker) for name, ranker in WORDS.items()}
-    jobs |= {name: partial(job, name, *pair) for name, pair in rankers.items()}
+    for model in models:
+        jobs |= {name: partial(job, name, ranker, model) for name, ranker in rankers_of(model).items()}
     return record(result, jobs, show, output, "retrieval")
 
 
