@@ -78,6 +78,11 @@ class CellFiles:
         found = [folder for folder in self.run.glob("seed-*") if RESULT in os.listdir(folder)]
         return sorted(int(folder.name.removeprefix("seed-")) for folder in found)
 
+    def results(self) -> dict[int, dict[str, Any]]:
+        """Reads the records of the finished seeds; on a network file system one that is listed may not be there yet."""
+        read = {seed: self.result(seed) for seed in self.seeds()}
+        return {seed: result for seed, result in read.items() if result is not None}
+
     def why_failed(self) -> str | None:
         """Returns the reason of the last failure in one line; None if there was none."""
         with contextlib.suppress(FileNotFoundError):  # a retry removes it

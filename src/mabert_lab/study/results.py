@@ -70,7 +70,7 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
             "seeds": plan.scale.seeds,
         },
         "columns": shown,
-        "rows": [found(plan, root, list(rows), columns, states) for _, rows in by_arm],
+        "rows": [row_of(plan, root, list(rows), columns, states) for _, rows in by_arm],
     }
 
 
@@ -79,7 +79,7 @@ def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
     latest last."""
     found: dict[str, dict[str, Any]] = {}
     for _, files in cells_of(plan, root):
-        seeds = [result for seed in files.seeds() if (result := files.result(seed)) is not None]
+        seeds = files.results().values()
         # A cell that was continued with other seeds names only the last machine, so seeds name their own.
         dated = [result for result in seeds if "environment" in result]
         whole = files.result()
@@ -101,7 +101,7 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
     return {**without(dataclasses.asdict(recipe), ("report_to",)), "epochs": epochs}
 
 
-def found(
+def row_of(
     plan: Plan, root: Path, rows: Sequence[Row], columns: list[dict[str, Any]], states: dict[str, Status]
 ) -> dict[str, Any]:
     """Returns one row of the results: an arm at a budget."""
@@ -109,11 +109,7 @@ def found(
     rates, failed = {}, []
     for column, row in itertools.product(columns, rows):
         name = row.finetunings[column["task"]]
-        files = CellFiles(root, name)
-        for seed in files.seeds():
-            result = files.result(seed)
-            if result is None:  # listed, but not yet visible on a network file system
-                continue
+        for seed, result in CellFiles(root, name).results().items():
             rates[column["key"]] = result["learning_rate"]
             for metric, value in result["metrics"][column["split"]].items():
                 if value is not None:  # None if the labels leave it undefined
