@@ -53,9 +53,10 @@ def add_bench(commands: Any) -> None:
 
     def add(name: str, *kinds: str, **reading: Any) -> None:
         """Adds an option that only some kinds of measurements use; for the others `check_bench` refuses it."""
-        group = groups.get(kinds) or added.add_argument_group(f"options of {', '.join(kinds)}")
-        group.add_argument(name, **reading)
-        groups[kinds], takers[name.removeprefix("--")] = group, kinds
+        if kinds not in groups:
+            groups[kinds] = added.add_argument_group(f"options of {', '.join(kinds)}")
+        groups[kinds].add_argument(name, **reading)
+        takers[name.removeprefix("--")] = kinds
 
     files = "for report: JSON files that `models` wrote; for retrieval and similarity: model folders (similarity takes "
     add("files", "report", "similarity", "retrieval", nargs="*", metavar="FILE", help=f"{files}FOLDER:int8 for 8 bits)")
