@@ -19,7 +19,8 @@ def add_demo(commands: Any) -> None:
     """The tour."""
     about = "convert an encoder, search with it, and pretrain a small one, in ten to twenty minutes"
     added = command(commands, "demo", run_demo, about)
-    added.add_argument("--text", nargs="+", metavar="FILE", help="text files in place of installed documentation")
+    text = "text files to use in place of installed documentation"
+    added.add_argument("--text", nargs="+", metavar="FILE", help=text)
     added.add_argument("-o", "--output", help="folder to write the page and the models to [demo-out, demo-out-2, ...]")
 
 
