@@ -163,10 +163,10 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
     return result
 
 
-def free_folder(name: str = "demo-out") -> Path:
-    """Returns the first of `name`, `name-2`, `name-3`, ... that is not in use."""
-    places = (Path(f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
-    return next(place for place in places if not in_use(place))
+def free_folder() -> Path:
+    """Returns the first of `demo-out`, `demo-out-2`, `demo-out-3`, ... that is not in use."""
+    names = itertools.chain(["demo-out"], (f"demo-out-{number}" for number in itertools.count(2)))
+    return next(place for place in map(Path, names) if not in_use(place))
 
 
 def read_documents(text: Sequence[str] | None) -> list[str]:
@@ -250,9 +250,9 @@ def search(student: TextModel, teacher: TextModel, questions: Sequence[str], pas
     scores = (embed(student, questions) @ ours.T, embed(teacher, questions) @ theirs.T)
     for question, mine, right in zip(questions, *scores, strict=True):
         best, first = int(mine.argmax()), int(right.argmax())
-        own = {"question": question, "answer": passages[best], "cosine": float(mine[best])}
-        place = 1 + int((mine > mine[first]).sum())
-        answers.append(own | {"teacher": passages[first], "teacher_cosine": float(right[first]), "place": place})
+        found = {"question": question, "answer": passages[best], "cosine": float(mine[best])}
+        found |= {"teacher": passages[first], "teacher_cosine": float(right[first])}
+        answers.append(found | {"place": 1 + int((mine > mine[first]).sum())})
     return {"passages": len(passages), "alike": float((ours * theirs).sum(1).mean()), "answers": answers}
 
 
@@ -285,8 +285,8 @@ def used(folder: Path, judged: Any, held_out: list[str]) -> dict[str, Any]:
 def tune(folder: Path, examples: dict[str, Any], name: str) -> dict[str, Any]:
     """Fine-tunes a classifier, `pretrained` or `from scratch`, on the same data; returns its accuracy and history."""
     place = folder / f"classifier-{name.replace(' ', '-')}"
-    recipe = FinetuneRecipe(learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True)
-    recipe = dataclasses.replace(recipe, from_scratch=name == "from scratch")
+    anew = name == "from scratch"
+    recipe = FinetuneRecipe(learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True, from_scratch=anew)
     scores = finetune(folder / "pretrained", WORD_ORDER, examples, place, recipe, [0])["outcome"]["scores"]
     history = read_json(place / "seed-0" / RESULT)["history"]
     return {"accuracy": scores["validation"]["accuracy"]["mean"], "history": history}
@@ -301,8 +301,7 @@ def moved_by_padding(folder: Path, text: str) -> dict[str, float]:
     for name, fields in MASKINGS.items():
         model = opened.changed(**fields).plain("encoder")
         alone, changes = model(ids).last_hidden_state, []
-        for left, count in itertools.product((True, False), PADDINGS):
-            sides = (count, 0) if left else (0, count)
+        for sides in [(count, 0) for count in PADDINGS] + [(0, count) for count in PADDINGS]:
             padded = torch.nn.functional.pad(ids, sides, value=opened.tokenizer.pad_token_id)
             mask = torch.nn.functional.pad(torch.ones_like(ids), sides)
             out = model(padded, mask).last_hidden_state[:, sides[0] : sides[0] + ids.shape[1]]

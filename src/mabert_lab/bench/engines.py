@@ -24,9 +24,8 @@ from mabert.extras import check_installed
 from mabert.files.places import find
 from mabert.model.config import MaBertConfig
 from mabert.model.graphs import Captured
-from mabert.model.prepack import can_prepack, prepack
+from mabert.model.prepack import prepack
 from mabert.opening.opened import open_model
-from mabert_lab.bench.profiles import DTYPES, Cell, is_compiled, is_prepacked
 
 Engine = Callable[[PreTrainedModel], Callable[..., Any]]
 
@@ -124,7 +123,7 @@ def running(
     return run
 
 
-RUNTIMES: dict[str, Callable[[PreTrainedModel], Callable[..., Any]]] = {
+RUNTIMES: dict[str, Engine] = {
     "onnxruntime": partial(running, OnnxRuntime),
     "onnxruntime-int8": partial(running, OnnxRuntime, change=quantize_dynamically),
     "openvino": partial(running, OpenVino),
@@ -141,18 +140,17 @@ ENGINES: dict[str, Engine] = {
     "int8": lambda model: prepack(model, "int8"),
     **RUNTIMES,
 }
-"""Engines by name."""
 
 PRESETS: dict[str, tuple[str, Callable[[], PreTrainedConfig]]] = {"mabert-fast": ("MaBERT, fast", MaBertConfig.fast)}
 """Additional models by name: title in tables, and configuration."""
 
 
 class Contender(NamedTuple):
-    """A measured model: family, engine (empty for the profile's), and configuration if it is not the family's."""
+    """A measured model."""
 
     family: Family
-    engine: str = ""
-    config: PreTrainedConfig | None = None
+    engine: str  # empty for the profile's
+    config: PreTrainedConfig | None  # if it is not the family's
 
 
 def contender(name: str) -> Contender:
@@ -174,7 +172,7 @@ def contender(name: str) -> Contender:
     if model not in FAMILIES:
         known = ", ".join((*FAMILIES, *PRESETS))
         raise ValueError(f"there is no model {model!r}; there are {known}, minilm, model folders and names of the hub")
-    return Contender(FAMILIES[model], engine)
+    return Contender(FAMILIES[model], engine, None)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -200,11 +198,3 @@ def title_of(name: str) -> str:
     else:
         title = FAMILIES[model].title if model in FAMILIES else Path(model).name
     return title + (f", {engine}" if engine else "")
-
-
-def engine_of(family: Family, cell: Cell) -> str:
-    """Returns the engine of a family in a cell's profile."""
-    if is_compiled(family, cell):
-        return "compiled"
-    packs = is_prepacked(family, cell) and can_prepack(torch.device(cell.device), DTYPES[cell.dtype])
-    return "prepacked" if packs else "eager"

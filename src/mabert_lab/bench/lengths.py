@@ -20,10 +20,9 @@ from mabert.baselines.registry import FAMILIES
 from mabert.machine.environment import fast_dtype
 from mabert.machine.rounds import Spread
 from mabert.schema.check import check
-from mabert_lab.bench.engines import RUNTIMES, contender, split, title_of
-from mabert_lab.bench.operators import refuse_unless_correct
+from mabert_lab.bench.engines import RUNTIMES, contender, title_of
 from mabert_lab.bench.profiles import Cell, Dtype
-from mabert_lab.bench.results import measured_on, record, table, three_digits
+from mabert_lab.bench.results import measured_on, place_of, record, table, times_of
 from mabert_lab.bench.tasks import even
 from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row
 from mabert_lab.bench.worker import workers_of
@@ -43,18 +42,19 @@ RIVALS = ("bert", "modernbert")
 
 
 class Side(NamedTuple):
-    """A side's title in tables, its contender, and its layout of texts, see `mabert_lab.bench.tasks`."""
+    """One of those that are compared."""
 
-    title: str
+    title: str  # in tables
     contender: str
-    layout: str
+    layout: str  # of the texts, see `mabert_lab.bench.profiles.Cell`
+    pads: bool = False  # whether it computes padding
 
 
 OURS = {
     "unpadded": Side("MaBERT unpadded", "mabert", "together"),
     "even": Side("MaBERT even rows", "mabert", "even"),
     "alone": Side("MaBERT singly", "mabert", "alone"),
-    "masked": Side("MaBERT masked", "mabert", "masked"),
+    "masked": Side("MaBERT masked", "mabert", "masked", pads=True),
 }
 
 
@@ -62,15 +62,12 @@ def sides_of(rivals: Sequence[str] = RIVALS) -> dict[str, Side]:
     """Returns MaBERT's sides, and two per rival: all texts at once, and one by one."""
     found = dict(OURS)
     for name in rivals:
+        family, engine, _ = contender(name)
         title = title_of(name)
-        found[name] = Side(f"{title} {'padded' if pads(name) else 'unpadded'}", name, "together")
+        pads = family is not FAMILIES["mabert"] or engine in RUNTIMES  # a MaBERT only in an engine outside torch
+        found[name] = Side(f"{title} {'padded' if pads else 'unpadded'}", name, "together", pads)
         found[f"{name} alone"] = Side(f"{title} singly", name, "alone")
     return found
-
-
-def pads(name: str) -> bool:
-    """Checks whether a contender computes padding; a MaBERT does so only in an engine outside torch."""
-    return contender(name).family is not FAMILIES["mabert"] or split(name)[1] in RUNTIMES
 
 
 BUDGET = 40.0
@@ -112,7 +109,7 @@ def run(
         dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
         rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.
         budget: Seconds per batch, which the sides share equally; each gets at least three calls.
-        device: ``cpu``; or ``cuda``, with more texts, where nothing is timed if operators are wrong.
+        device: ``cpu``; or ``cuda``, with more texts.
         resume: See `mabert_lab.bench.results.record`.
 
     Returns:
@@ -122,19 +119,17 @@ def run(
 
     Raises:
         ValueError: For an unknown dtype, model or engine.
-        RuntimeError: An operator is wrong on the GPU.
+        RuntimeError: An operator is wrong on the GPU; nothing was timed.
     """
     dtype = fast_dtype(device) if dtype is None else check(Dtype, dtype, "dtype")
     more = GPU_TEXTS if device == "cuda" else 1
-    if device == "cuda":
-        refuse_unless_correct(device)
     batches = {name: draw(*how, more * texts) for name, (how, texts) in NORMAL.items()}
     batches |= {name: pick(lengths, more * TEXTS) for name, lengths in (own or {}).items()}
     if quick:
         batches = {"two texts": [9, 30]}
     sides = sides_of(rivals)
     protocol = QUICK if quick else replace(PROTOCOL, budget=budget / len(sides))
-    with workers_of({name: side.contender for name, side in sides.items()}) as workers:
+    with workers_of({name: side.contender for name, side in sides.items()}, device) as workers:
         result: dict[str, Any] = {
             "environment": measured_on(),
             "variables": next(iter(workers.values())).ask("variables"),
@@ -150,8 +145,8 @@ def run(
         def job(name: str, lengths: Sequence[int]) -> None:
             bench = Bench(protocol, workers)  # a new one, because the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), device, small=quick, texts=tuple(lengths))
-            measured = dict(zip(sides, bench.measure(cell, layouts), strict=True))
-            rows = [row_of(name, side, sides[side], lengths, row) for side, row in measured.items()]
+            measured = zip(sides.items(), bench.measure(cell, layouts), strict=True)
+            rows = [row_of(name, key, side, lengths, row) for (key, side), row in measured]
             result["rows"] += rows
             result["speed"][name] = speeds(rows)
 
@@ -166,15 +161,14 @@ def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) ->
         ``lengths``, the batch's name; ``side``, its key; the counts ``texts``, ``tokens`` and ``padded_tokens``;
         ``tokens_per_second`` at the median, without padding; and the row's status, reason and times.
     """
-    tokens = len(lengths) * even(lengths) if key == "even" else sum(lengths)
-    filled = side.layout == "masked" or (side.layout == "together" and pads(side.contender))
+    tokens = len(lengths) * even(lengths) if side.layout == "even" else sum(lengths)
     return {
         "lengths": name,
         "side": key,
         "title": side.title,
         "texts": len(lengths),
         "tokens": tokens,
-        "padded_tokens": len(lengths) * max(lengths) if filled else tokens,
+        "padded_tokens": len(lengths) * max(lengths) if side.pads else tokens,
         "tokens_per_second": None if row.median_ms is None else 1e3 * tokens / row.median_ms,
         **{what: getattr(row, what) for what in (*Spread.__dataclass_fields__, "status", "reason")},
     }
@@ -189,9 +183,7 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table of the sides by batch."""
-    environment = result["environment"]
-    where = environment["device"] if result["device"] == "cuda" else f"{environment['threads']} threads"
-    title = f"texts of uneven length, {result['dtype']}, {where}"
+    title = f"texts of uneven length, {result['dtype']}, {place_of(result)}"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
     lines = [
         (row["lengths"], row["title"], f"{row['padded_tokens']:,}", *_numbers(row, result["speed"]))
@@ -206,8 +198,7 @@ def _numbers(row: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]]) -
         return row["status"], "", "", ""
     ratio = speed[row["lengths"]].get(row["side"])
     return (
-        three_digits(row["median_ms"]),
-        f"{three_digits(row['fastest_ms'])}-{three_digits(row['slowest_ms'])}",
+        *times_of(row),
         f"{row['tokens_per_second']:,.0f}",
         f"{ratio:.2f}" if ratio else "",
     )

@@ -19,7 +19,6 @@ from mabert.machine.environment import fast_dtype
 from mabert.schema.check import Checked
 from mabert.schema.ranges import Range, Read, Tokens
 from mabert_lab.bench.engines import contender, title_of
-from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell, Dtype, Profile
 from mabert_lab.bench.results import measured_on, record, table, three_digits
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
@@ -48,32 +47,21 @@ Shape = Annotated[tuple[Annotated[int, Range(0, 2**20)], Tokens], ONE_TEXT]
 class Plan(Checked):
     """A set of measurements.
 
-    Attributes:
-        models: Names of contenders, see `mabert_lab.bench.engines.contender`.
-        measures: What is measured.
-        profiles: Settings, see `mabert_lab.bench.profiles`.
-        dtypes: Names of dtypes; default, `mabert.machine.environment.fast_dtype` alone.
-        lengths: Tokens of a text, or a `Shape`.
-        protocol: How calls are timed.
-        small: Whether models are small, to test that everything runs.
-        device: ``cpu`` or ``cuda``.
-
     Raises:
         ValueError: A requested name is unknown.
     """
 
-    models: Sequence[str] = tuple(FAMILIES)
+    models: Sequence[str] = tuple(FAMILIES)  # names of contenders, see `mabert_lab.bench.engines.contender`
     measures: Sequence[Measure] = typing.get_args(Measure)
     profiles: Sequence[Profile] = ("best",)
-    dtypes: Sequence[Dtype] = ()
+    dtypes: Sequence[Dtype] = ()  # default, `mabert.machine.environment.fast_dtype` alone
     lengths: Sequence[Shape] = field(default_factory=lambda: [(0, length) for length in LENGTHS])
     protocol: Protocol = field(default_factory=Protocol)
-    small: bool = False
-    device: str = "cpu"
+    small: bool = False  # whether models are small, to test that everything runs
+    device: str = "cpu"  # or `cuda`
 
     @property
     def kind(self) -> str:
-        """The kind of its results."""
         if any(rows for rows, _ in self.shapes()):
             return OF_BATCHES
         return "efficiency" if set(self.models) <= set(FAMILIES) else OF_ENGINES
@@ -102,7 +90,7 @@ class Plan(Checked):
 
 
 def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: bool = False) -> dict[str, Any]:
-    """Measures a plan, cell by cell; see `mabert_lab.bench.results`. On a GPU nothing is timed if operators are wrong.
+    """Measures a plan, cell by cell; see `mabert_lab.bench.results`.
 
     Returns:
         ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
@@ -111,12 +99,10 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: boo
         compared with the paper's tables.
 
     Raises:
-        RuntimeError: An operator is wrong on the GPU.
+        RuntimeError: An operator is wrong on the GPU; nothing was timed.
     """
     plan = plan.quick() if quick else plan
-    if plan.device == "cuda":
-        refuse_unless_correct(plan.device)
-    with workers_of({name: name for name in plan.models}) as workers:
+    with workers_of({name: name for name in plan.models}, plan.device) as workers:
         result: dict[str, Any] = {
             "kind": plan.kind,
             "environment": measured_on(),
@@ -129,43 +115,40 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: boo
         bench = Bench(plan.protocol, workers)
 
         def job(cell: Cell) -> None:
-            for row in bench.measure(cell):
-                rows, speed = len(cell.texts), None
-                if row.median_ms is not None:
-                    speed = 1e3 * rows * row.length / row.median_ms
-                result["rows"].append(asdict(row) | ({"batch": rows, "tokens_per_second": speed} if rows else {}))
+            rows = len(cell.texts)
+            for row in map(asdict, bench.measure(cell)):
+                if rows:
+                    tokens, took = 1e3 * rows * cell.length, row["median_ms"]
+                    row |= {"batch": rows, "tokens_per_second": None if took is None else tokens / took}
+                result["rows"].append(row)
 
-        jobs = {
-            f"{cell.measure}, {cell.profile}, {cell.dtype}, {size_of(len(cell.texts), cell.length)}": partial(job, cell)
-            for cell in plan.cells()
-        }
+        jobs = {}
+        for cell in plan.cells():
+            size = size_of(len(cell.texts), cell.length)
+            jobs[f"{cell.measure}, {cell.profile}, {cell.dtype}, {size} tokens"] = partial(job, cell)
         return record(result, jobs, show, output, "models", resume)
 
 
 def size_of(rows: int, length: int) -> str:
-    """Returns a batch's size in words; of one text, its tokens."""
-    return f"{rows} x {length:,} tokens" if rows else f"{length:,} tokens"
+    """Returns a batch's rows and tokens of each; of one text (no rows), its tokens."""
+    return f"{rows} x {length:,}" if rows else f"{length:,}"
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table per measure, profile and dtype, with models as rows and lengths as columns; a missing number shows
     its reason."""
-    rows = result["rows"]
-    for kind in dict.fromkeys((row["measure"], row["profile"], row["dtype"]) for row in rows):
-        chosen = [row for row in rows if (row["measure"], row["profile"], row["dtype"]) == kind]
-        measure, profile, dtype = kind
-        batches = result["kind"] == OF_BATCHES
-        unit, number = ("MiB", "peak_mib") if measure == "memory" else ("ms", "median_ms")
-        unit, number = ("tokens a second", "tokens_per_second") if batches and measure != "memory" else (unit, number)
-        title = f"{measure}, {unit}: profile {profile}, {dtype}"
-        cells = {
-            (row["model"], (row["length"], row["batch"] * batches)): three_digits(row[number])
-            if row["status"] == "measured"
-            else row["status"]
-            for row in chosen
-        }
-        sizes = sorted({size for _, size in cells})
-        names = dict.fromkeys(row["model"] for row in chosen)
-        lines = [(title_of(name), *(cells.get((name, size), "-") for size in sizes)) for name in names]
-        heads = [f"{rows} x {length:,}" if rows else f"{length:,}" for length, rows in sizes]
-        console.print(table(title, ["model"], heads, lines))
+    batches = result["kind"] == OF_BATCHES
+    tables: dict[tuple[str, ...], dict[str, dict[tuple[int, int], str]]] = {}  # by kind, model, and tokens and rows
+    for row in result["rows"]:
+        if row["measure"] == "memory":
+            unit, number = "MiB", "peak_mib"
+        else:
+            unit, number = ("tokens a second", "tokens_per_second") if batches else ("ms", "median_ms")
+        cell = three_digits(row[number]) if row["status"] == "measured" else row["status"]
+        lines = tables.setdefault((row["measure"], unit, row["profile"], row["dtype"]), {})
+        lines.setdefault(row["model"], {})[row["length"], row["batch"] * batches] = cell
+    for (measure, unit, profile, dtype), lines in tables.items():
+        sizes = sorted({size for line in lines.values() for size in line})
+        heads = [size_of(rows, length) for length, rows in sizes]
+        cells = [(title_of(name), *(line.get(size, "-") for size in sizes)) for name, line in lines.items()]
+        console.print(table(f"{measure}, {unit}: profile {profile}, {dtype}", ["model"], heads, cells))

@@ -23,7 +23,7 @@ from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
 from mabert_lab.bench.memory import copy_rate, synchronise
-from mabert_lab.bench.results import measured_on, record, table, three_digits
+from mabert_lab.bench.results import measured_on, place_of, record, table, three_digits, times_of
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
@@ -39,6 +39,9 @@ SAMPLE = 0.01
 
 WRONG = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 """Differences of results in a dtype from the reference, in shares of its largest number, that refuse a timing."""
+
+SLOW_RIVALS = ((torch.float32, 16), (torch.float32, 512))
+"""Dtypes and steps at which the scan's slow rivals run too, on a CPU."""
 
 Call = Callable[..., Tensor]
 
@@ -74,43 +77,47 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
     def memory(length: int) -> None:
         result["memory"] = [*(row for row in result["memory"] if row["time"] != length), _memory(length)]
 
-    def job(operator: str, dtype: torch.dtype, batch: int, length: int, slow_rivals: bool) -> None:
+    def job(cell: str, operator: str, dtype: torch.dtype, batch: int, length: int) -> None:
         inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
         inputs = _laid_out(inputs, batch, device)
-        sides = _sides(operator, slow_rivals, device)
-        cell = f"{operator}, {_name(dtype)}, {batch} x {length}" if on_gpu else f"{operator}, {_name(dtype)}, {length}"
+        sides = _sides(operator, dtype, length, device)
         result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
         calls = _calls(sides, inputs)
-        most = {"least": 1 if quick else LEAST, "most": MOST}
         budget = 0.0 if quick else (GPU_BUDGET if on_gpu else BUDGET) * len(calls)
-        found = (_on_gpu if on_gpu else interleave)(calls, **most, budget=budget)
+        time_all = _on_gpu if on_gpu else interleave
+        found = time_all(calls, least=1 if quick else LEAST, most=MOST, budget=budget)
         for (side, task), spread in found.items():
-            row = _row(operator, side, dtype, batch, length, task, spread)
-            row |= {"ratio": spread.median_ms / found["mabert", task].median_ms}
-            row |= {"backward": spread.median_ms / found[side, "forward"].median_ms - 1} if task != "forward" else {}
-            result["rows"].append(row | ({"peak_mib": _peak(calls[side, task]) / 2**20} if on_gpu else {}))
+            row = {"operator": operator, "side": side, "dtype": _name(dtype), "batch": batch, "time": length}
+            row |= {"task": task, **asdict(spread), "updates_per_second": None}
+            row["ratio"] = spread.median_ms / found["mabert", task].median_ms
+            if task != "forward":
+                row["backward"] = spread.median_ms / found[side, "forward"].median_ms - 1
+            elif operator == "selective_scan":
+                row["updates_per_second"] = 1e3 * batch * length * CHANNELS * STATE / spread.median_ms
+            if on_gpu:
+                row["peak_mib"] = _peak(calls[side, task]) / 2**20
+            result["rows"].append(row)
 
     jobs: dict[str, Callable[[], None]] = {"limits": limits} if on_gpu else {}
-    for operator, dtype, batch, length, slow_rivals in _plan(quick, on_gpu):
-        title = f"{operator}, {_name(dtype)}, {f'{batch} x ' * on_gpu}{length} steps"
-        jobs[title] = partial(job, operator, dtype, batch, length, slow_rivals)
+    for operator, dtype, batch, length in _plan(quick, on_gpu):
+        cell = f"{operator}, {_name(dtype)}, {f'{batch} x ' * on_gpu}{length}"
+        jobs[f"{cell} steps"] = partial(job, cell, operator, dtype, batch, length)
     if not on_gpu:
         jobs |= {f"memory, {n} steps": partial(memory, n) for n in ((512,) if quick else (512, 4096, 16384))}
     return record(result, jobs, show, output, "operators", resume)
 
 
-def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int, bool]]:
-    """Lists the measurements: operator, dtype, rows, steps, and whether slow rivals run too."""
+def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int]]:
+    """Lists the measurements: operator, dtype, rows and steps."""
     f32, bf16 = torch.float32, torch.bfloat16
-    operators = ("selective_scan", "depthwise_conv1d")
     if quick:
-        return [("selective_scan", f32, 1, 16, not on_gpu), ("depthwise_conv1d", f32, 1, 128, not on_gpu)]
+        return [("selective_scan", f32, 1, 16), ("depthwise_conv1d", f32, 1, 128)]
     if on_gpu:
-        return [(each, dtype, *shape, False) for dtype in (bf16, f32) for each in operators for shape in GPU_SHAPES]
-    lengths = [(dtype, length) for dtype in (f32, bf16) for length in (128, 512, 2048, 4096, 16384)]
-    scans = [("selective_scan", dtype, 1, length, (dtype, length) == (f32, 512)) for dtype, length in lengths]
-    convolutions = [("depthwise_conv1d", dtype, 1, length, True) for dtype in (f32, bf16) for length in (512, 4096)]
-    return scans + convolutions
+        operators = ("selective_scan", "depthwise_conv1d")
+        return [(each, dtype, *shape) for dtype in (bf16, f32) for each in operators for shape in GPU_SHAPES]
+    scans = product(["selective_scan"], (f32, bf16), [1], (128, 512, 2048, 4096, 16384))
+    convolutions = product(["depthwise_conv1d"], (f32, bf16), [1], (512, 4096))
+    return [*scans, *convolutions]
 
 
 def _laid_out(inputs: dict[str, Tensor], batch: int, device: str) -> dict[str, Tensor]:
@@ -240,13 +247,13 @@ def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return silu(y[..., : u.shape[1]]).transpose(1, 2).contiguous()
 
 
-def _sides(operator: str, slow_rivals: bool, device: str) -> dict[str, Call]:
+def _sides(operator: str, dtype: torch.dtype, length: int, device: str) -> dict[str, Call]:
     if operator == "depthwise_conv1d":
         return {"mabert": depthwise_conv1d, "torch": _torch_conv}
     sides: dict[str, Call] = {"mabert": selective_scan}
     if device == "cuda":  # what mamba-ssm's usual installation lacks
         return sides | ({"mamba-ssm": _mamba_ssm_scan} if find_spec("selective_scan_cuda") else {})
-    if slow_rivals:
+    if (dtype, length) in SLOW_RIVALS:
         sides |= {"transformers": _transformers_scan, "mamba.py": _mambapy_scan}
     return sides
 
@@ -279,15 +286,6 @@ def task_of(function: Call, inputs: dict[str, Tensor], task: str) -> Callable[[]
     return lambda: torch.autograd.grad(function(**leaves), list(leaves.values()), grad)
 
 
-def _row(
-    operator: str, side: str, dtype: torch.dtype, batch: int, length: int, task: str, spread: Spread
-) -> dict[str, Any]:
-    is_scan = operator == "selective_scan" and task == "forward"
-    updates = 1e3 * batch * length * CHANNELS * STATE / spread.median_ms if is_scan else None
-    what = {"operator": operator, "side": side, "dtype": _name(dtype), "batch": batch, "time": length, "task": task}
-    return {**what, **asdict(spread), "updates_per_second": updates}
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -312,12 +310,10 @@ def _memory(length: int) -> dict[str, float]:
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table per operator, and the memory of the scan's backward pass."""
-    threads = result["environment"]["threads"]
     for operator in dict.fromkeys(row["operator"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["operator"] == operator]
         rows.sort(key=lambda row: (row["dtype"], row["time"]))
-        on = result["environment"]["device"] if result["device"] == "cuda" else f"{threads} thread{'s' * (threads > 1)}"
-        title = f"{operator}, {CHANNELS} channels, {on}"
+        title = f"{operator}, {CHANNELS} channels, {place_of(result)}"
         heads = ("dtype", "steps", "task", "side"), ("ms", "range", "ratio", "")
         console.print(table(title, *heads, map(_line, rows), "ratio: its time over mabert's"))
     for what, rate in result["rates"].items():
@@ -341,8 +337,7 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['batch']} x {row['time']:,}",
         {"forward": "fwd", "forward+backward": "fwd+bwd"}[row["task"]],
         row["side"],
-        three_digits(row["median_ms"]),
-        f"{three_digits(row['fastest_ms'])}-{three_digits(row['slowest_ms'])}",
+        *times_of(row),
         "" if row["side"] == "mabert" else f"{three_digits(row['ratio'])}x",
         remark,
     )

@@ -28,6 +28,7 @@ from transformers.masking_utils import sdpa_mask
 from mabert.baselines.family import Family
 from mabert.baselines.uses import class_for
 from mabert.model import MaBertConfig
+from mabert.model.prepack import can_prepack
 
 Profile = Literal["paper", "stock", "best"]
 
@@ -54,26 +55,18 @@ AttentionMaskInterface.register(WITHOUT_FLASH, sdpa_mask)
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured of a model.
+    """What is measured of a model."""
 
-    Attributes:
-        measure: ``latency`` or ``memory`` of a forward pass, ``training`` step, or ``throughput`` over many texts.
-        profile: See the module's docstring.
-        dtype: Dtype of the weights in a forward pass, of autocast in a training step.
-        length: Tokens of a row or of the longest text.
-        device: ``cpu`` or ``cuda``.
-        small: Whether the model has `SMALL` sizes instead of base size.
-        texts: Tokens of each of several texts; empty for one text of `length`, in training for 32.
-        layout: How several texts are run, see `mabert_lab.bench.tasks.LAYOUTS`.
-    """
-
+    # Of a forward pass, but for the training step; throughput is of many texts.
     measure: Literal["latency", "memory", "training", "throughput"]
-    profile: Profile
-    dtype: str
-    length: int
-    device: str = "cpu"
-    small: bool = False
-    texts: tuple[int, ...] = ()
+    profile: Profile  # see the module's docstring
+    dtype: str  # of the weights in a forward pass, of autocast in a training step
+    length: int  # tokens of a row or of the longest text
+    device: str = "cpu"  # or `cuda`
+    small: bool = False  # whether the model has `SMALL` sizes instead of base size
+    texts: tuple[int, ...] = ()  # tokens of each of several; empty for one text of `length`, in training for 32
+    # How several texts run: `alone`, one by one; `together`, in one batch; `masked`, in a batch that MaBERT does not
+    # unpad; `even`, as many tokens in rows of equal length.
     layout: str = "alone"
 
 
@@ -83,7 +76,7 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
 
     ``_attn_implementation`` names the attention; families without SDPA have their own.
     """
-    length, profile = cell.length, cell.profile
+    profile = cell.profile
     if cell.small:
         config = family.config_of({**SMALL, **changes}, vocab_size=30_000, **family.special_ids(0, 1, 2))
     elif own is not None:
@@ -92,8 +85,8 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
     else:
         config = family.base_config(**changes)
     limit = family.longest(config) or config.max_position_embeddings
-    if length > limit:
-        for name, value in family.longer(config, length).items():
+    if cell.length > limit:
+        for name, value in family.longer(config, cell.length).items():
             setattr(config, name, value)
     fast = class_for("encoder", config)._supports_sdpa
     with_sdpa = {"paper": WITHOUT_FLASH, "stock": "sdpa", "best": family.fast_attention}
@@ -116,6 +109,10 @@ def is_compiled(family: Family, cell: Cell) -> bool:
     return wanted and alike and shutil.which("g++") is not None
 
 
-def is_prepacked(family: Family, cell: Cell) -> bool:
-    """Checks whether to prepack weights where possible: for transformers' models only in the profile best."""
-    return cell.profile == "best" or (cell.profile == "stock" and family.model_type == MaBertConfig.model_type)
+def engine_of(family: Family, cell: Cell) -> str:
+    """Returns the engine of a family in a cell's profile; only `best` prepacks the weights of transformers' models."""
+    if is_compiled(family, cell):
+        return "compiled"
+    packs = cell.profile == "best" or (cell.profile == "stock" and family.model_type == MaBertConfig.model_type)
+    can_pack = can_prepack(torch.device(cell.device), DTYPES[cell.dtype])
+    return "prepacked" if packs and can_pack else "eager"

@@ -42,22 +42,13 @@ def sources() -> str:
 
 
 def path_of(result: dict[str, Any], folder: Path, name: str, suffix: str = ".json") -> Path:
-    """Returns the path of a result file: date and time of the measurement, name and suffix."""
+    """Returns the path of a result file: date and time of the measurement, its name and a suffix."""
     stamp = result["environment"]["date"].replace(":", "").split("+")[0]
     return folder / f"{stamp}-{name}{suffix}"
 
 
 def write(result: dict[str, Any], folder: Path, name: str) -> Path:
-    """Writes one dated JSON file.
-
-    Args:
-        result: What was measured, with `measured_on` under ``environment``.
-        folder: Created if missing.
-        name: Name of the measurement, the end of the file's name.
-
-    Returns:
-        The file's path, see `path_of`.
-    """
+    """Writes a result to its JSON file in a folder, which is made if missing; returns the file, see `path_of`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(result, folder, name)
     write_text(path, to_json(result, indent=2) + "\n")
@@ -90,11 +81,10 @@ def record(
     if resume and output is not None:
         take_over(result, output, name)
     rows: list[dict[str, Any]] = result.get("rows", [])  # the jobs add to the same list
-    states: dict[str, set[str]] = {}
-    for row in rows:
-        states.setdefault(row.get("job", ""), set()).add(row.get("status", "measured"))
-    missing = [title for title in jobs if title not in states]
-    again = [title for title in jobs if "failed" in states.get(title, ())]
+    there = {row.get("job") for row in rows}
+    failed = {row.get("job") for row in rows if row.get("status") == "failed"}
+    missing = [title for title in jobs if title not in there]
+    again = [title for title in jobs if title in failed]
     console = Console()
     with Bar(name, len(jobs), begun=len(jobs) - len(missing) - len(again), console=console) as bar:
         for title in (*missing, *again):
@@ -110,7 +100,7 @@ def record(
             bar.add(1)
     show(console, result)
     if output is not None:
-        console.print(f"written to {write(result, output, name)}")
+        console.print(f"written to {path_of(result, output, name)}")
     return result
 
 
@@ -145,6 +135,17 @@ def in_short(row: Mapping[str, Any]) -> str:
 def three_digits(number: float) -> str:
     """Formats a positive number with at least three digits."""
     return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}"
+
+
+def times_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns a row's median and its range, in milliseconds."""
+    return three_digits(row["median_ms"]), "-".join(three_digits(row[end]) for end in ("fastest_ms", "slowest_ms"))
+
+
+def place_of(result: Mapping[str, Any]) -> str:
+    """Returns where a result was measured: the GPU's name, or the number of threads."""
+    environment, threads = result["environment"], result["environment"]["threads"]
+    return environment["device"] if result["device"] == "cuda" else f"{threads} thread{'s' * (threads > 1)}"
 
 
 def table(

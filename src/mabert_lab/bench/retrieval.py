@@ -58,21 +58,13 @@ PLACES = ("the attic", "a barn near the mill", "the cellar", "a locker at the st
 
 @dataclass(frozen=True)
 class Search:
-    """A retrieval task.
-
-    Attributes:
-        name: Kind of search.
-        length: Approximate tokens of the texts; None for mixed lengths.
-        queries: Each should find one text.
-        texts: The texts.
-        own: Index of each query's text; default, that of the query.
-    """
+    """A retrieval task: each query should find its own text."""
 
     name: str
-    length: int | None
     queries: list[str]
     texts: list[str]
-    own: list[int] | None = None
+    own: list[int] | None = None  # index of each query's text; default, that of the query
+    length: int | None = None  # approximate tokens of the texts; None for mixed lengths
 
 
 def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
@@ -94,9 +86,13 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     draws = random.Random(seed)
     articles = draws.sample(there, ARTICLES)
     hidden = [hide(length, articles, draws) for length in LENGTHS]
-    by_article = [by_first_sentence(articles), by_second_half(articles), by_late_sentence(articles, draws)]
+    by_article = [
+        by_first_sentence(articles),
+        by_second_half(articles),
+        by_late_sentence(articles, draws),
+        by_common_words(articles),
+    ]
     defined = [article for article in there if definition_in(next(sentences_of(article)))]
-    by_article.append(by_common_words(articles))
     if len(defined) >= ARTICLES:
         by_article.append(by_definition(draws.sample(defined, ARTICLES)))
     return [search for search in (*by_article, *itertools.chain(*hidden)) if search.queries]
@@ -108,16 +104,14 @@ def own_search(path: str) -> Search:
     Raises:
         ValueError: If a row lacks one of them, or there are fewer than two texts.
     """
-    rows = [
-        (text_in(row, "question", f"{path}, line {line}"), text_in(row, "text", f"{path}, line {line}"))
-        for line, row in read_rows(Path(path), ("question", "text"))
-    ]
-    place = {text: number for number, text in enumerate(dict.fromkeys(text for _, text in rows))}
+    questions, texts = [], []
+    for line, row in read_rows(Path(path), ("question", "text")):
+        questions.append(text_in(row, "question", f"{path}, line {line}"))
+        texts.append(text_in(row, "text", f"{path}, line {line}"))
+    place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     if len(place) < 2:
         raise ValueError(f"{path}: a search needs two different texts or more; this table has {len(place)}")
-    return Search(
-        "own questions", None, [question for question, _ in rows], list(place), [place[text] for _, text in rows]
-    )
+    return Search("own questions", questions, list(place), [place[text] for text in texts])
 
 
 def sentences_of(article: str) -> Iterator[str]:
@@ -134,14 +128,15 @@ def by_first_sentence(articles: Sequence[str]) -> Search:
         first = 1 + sum(1 for _ in itertools.takewhile(lambda words: words < QUERY, ends))
         queries.append(" ".join(sentences[:first]))
         texts.append(" ".join(sentences[first:]))
-    return Search("first sentence", None, queries, texts)
+    return Search("first sentence", queries, texts)
 
 
 def by_second_half(articles: Sequence[str]) -> Search:
     """Makes the search in which the second half of an article, by words, finds the first half."""
     words = [article.split() for article in articles]
-    halves = [(" ".join(each[: len(each) // 2]), " ".join(each[len(each) // 2 :])) for each in words]
-    return Search("second half", None, [second for _, second in halves], [first for first, _ in halves])
+    first = [" ".join(each[: len(each) // 2]) for each in words]
+    second = [" ".join(each[len(each) // 2 :]) for each in words]
+    return Search("second half", second, first)
 
 
 def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
@@ -154,7 +149,7 @@ def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
         place = draws.choice([n for n in late if len(sentences[n].split()) >= QUERY] or late)
         queries.append(sentences[place])
         texts.append(" ".join([*sentences[:place], *sentences[place + 1 :]]))
-    return Search("late sentence", None, queries, texts)
+    return Search("late sentence", queries, texts)
 
 
 _DEFINITION = re.compile(r"(.{2,160}?)\s(?:is|was|are|were)\s((?:an?|the|one of)\s.+)", re.DOTALL)
@@ -180,9 +175,7 @@ def by_definition(articles: Sequence[str]) -> Search:
     """Makes the search in which the definition in an article's first sentence, without the defined words, finds the
     rest: who asks so knows what it is, and not its name."""
     split = [list(sentences_of(article)) for article in articles]
-    return Search(
-        "definition", None, [str(definition_in(each[0])) for each in split], [" ".join(each[1:]) for each in split]
-    )
+    return Search("definition", [str(definition_in(each[0])) for each in split], [" ".join(each[1:]) for each in split])
 
 
 def by_common_words(articles: Sequence[str]) -> Search:
@@ -194,7 +187,7 @@ def by_common_words(articles: Sequence[str]) -> Search:
     rare = {word for word, number in having.items() if number <= RARE * len(articles)}
     queries = [_without(query, (rare & own).__contains__) for query, own in zip(whole.queries, words, strict=True)]
     kept = [number for number, query in enumerate(queries) if len(_WORD.findall(query)) >= QUERY]
-    return Search("other words", None, [queries[number] for number in kept], whole.texts, kept)
+    return Search("other words", [queries[number] for number in kept], whole.texts, kept)
 
 
 def _without(text: str, goes: Callable[[str], bool]) -> str:
@@ -210,13 +203,13 @@ def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator
     filler = itertools.cycle(" ".join(FILLER).split())
     keys = [f"The passkey of {name} is {draws.randrange(10_000, 100_000)}. Remember it." for name in names]
     texts = [put(key, list(itertools.islice(filler, words)), draws) for key in keys]
-    yield Search("passkey", length, [f"What is the passkey of {name}?" for name in names], texts)
+    yield Search("passkey", [f"What is the passkey of {name}?" for name in names], texts, length=length)
     prose = itertools.cycle(" ".join(draws.sample(articles, len(articles))).split())
     things = [draws.choice(THINGS) for _ in names]
     facts = [f"{name} keeps the {it} in {draws.choice(PLACES)}." for name, it in zip(names, things, strict=True)]
     texts = [put(fact, list(itertools.islice(prose, words)), draws) for fact in facts]
     queries = [f"Where does {name} keep the {it}?" for name, it in zip(names, things, strict=True)]
-    yield Search("needle", length, queries, texts)
+    yield Search("needle", queries, texts, length=length)
 
 
 def put(sentence: str, words: list[str], draws: random.Random) -> str:
@@ -258,7 +251,6 @@ def run(
             raise ValueError(f"there is no task {unknown[0]!r} for {data}; there are {', '.join(known)}")
         searches = [search for search in searches if search.name in tasks]
     searches += [] if questions is None else [own_search(questions)]
-    rankers = {name: (ranker, model) for model in models for name, ranker in rankers_of(model).items()}
     found: dict[str, list[tuple[np.ndarray, float]]] = {}
     result: dict[str, Any] = {
         "environment": measured_on(),
@@ -286,7 +278,8 @@ def run(
             add(f"{whole} and best passage, with BM25", whole, name, "BM25")
 
     jobs = {name: partial(job, name, ranker) for name, ranker in WORDS.items()}
-    jobs |= {name: partial(job, name, *pair) for name, pair in rankers.items()}
+    for model in models:
+        jobs |= {name: partial(job, name, ranker, model) for name, ranker in rankers_of(model).items()}
     return record(result, jobs, show, output, "retrieval")
 
 
@@ -338,15 +331,11 @@ def show(console: Console, result: dict[str, Any]) -> None:
     heads = [head for n in articles for head in (f"{first[n]['task']}: top-1", "MRR@10", "ms a text")]
     lines = []
     for name, row in scores.items():
-        cells = (
-            (
-                f"{row[n]['top1']:.3f} [{row[n]['top1_interval'][0]:.2f}, {row[n]['top1_interval'][1]:.2f}]",
-                f"{row[n]['mrr10']:.3f}",
-                f"{row[n]['ms']:.1f}",
-            )
-            for n in articles
-        )
-        lines.append((name, *itertools.chain(*cells)))
+        cells = []
+        for found in (row[n] for n in articles):
+            low, high = found["top1_interval"]
+            cells += [f"{found['top1']:.3f} [{low:.2f}, {high:.2f}]", f"{found['mrr10']:.3f}", f"{found['ms']:.1f}"]
+        lines.append((name, *cells))
     console.print(table("texts found by questions", [""], heads, lines))
     hidden = [number for number, row in enumerate(first) if row["length"] is not None]
     if hidden:

@@ -17,9 +17,9 @@ from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
 from mabert.schema import IGNORED
 from mabert.train.objective import at_places, mean_over_scored
-from mabert_lab.bench.engines import ENGINES, RUNTIMES, Contender, contender, engine_of
+from mabert_lab.bench.engines import ENGINES, RUNTIMES, Contender, contender
 from mabert_lab.bench.memory import synchronise
-from mabert_lab.bench.profiles import DTYPES, Cell, configured
+from mabert_lab.bench.profiles import DTYPES, Cell, configured, engine_of
 
 EFFECTIVE_BATCH = 32
 SCORED_SHARE = 0.15
@@ -30,16 +30,12 @@ MICRO_TOKENS = 1024
 FIRST = 16
 """Tokens of a model's first, untimed call, in which kernels may be compiled."""
 
-LAYOUTS = ("alone", "together", "masked", "even")
-"""How a forward pass runs several texts: one by one; in one batch; in one batch that MaBERT does not unpad; or the same
-number of tokens in rows of equal length."""
-
 
 class Sample(NamedTuple):
-    """One call: its seconds, and the seconds of the whole that it represents."""
+    """One call, in seconds."""
 
     spent: float
-    whole: float
+    whole: float  # of all that the call stands for
 
 
 def even(lengths: Sequence[int]) -> int:
@@ -53,13 +49,7 @@ def token_ids(batch: int, length: int, device: str) -> Tensor:
 
 
 class Forward:
-    """An encoder's forward passes over a cell's texts, in order: one by one, or in one batch padded on the right.
-
-    Attributes:
-        setting: Attention and engine in use.
-        batch: Texts per batch.
-        batches: Model inputs by batch; without a mask if nothing is padded.
-    """
+    """An encoder's forward passes over a cell's texts, in order: one by one, or in one batch padded on the right."""
 
     def __init__(self, contender: Contender, cell: Cell) -> None:
         torch.manual_seed(0)
@@ -85,7 +75,7 @@ class Forward:
         synchronise(self.device)
 
     def _divide(self) -> None:
-        """Divides the texts into batches, and names the setting."""
+        """Makes the model's inputs, without a mask where nothing is padded, and names attention and engine in use."""
         self.batches: list[dict[str, Tensor]] = []
         for first in range(0, len(self.texts), self.batch):
             lengths = torch.tensor(self.texts[first : first + self.batch])
@@ -97,9 +87,11 @@ class Forward:
         if self.each_shape:
             for ids in shapes.values():
                 self._first(ids)
-        self.setting = " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes))
-        self.setting += "" if self.engine == "eager" else f", {self.engine}"
-        self.setting = self.engine if self.engine in RUNTIMES else self.setting
+        attention = " and ".join(dict.fromkeys(self._attention(*shape) for shape in shapes))
+        if self.engine in RUNTIMES:
+            self.setting = self.engine
+        else:
+            self.setting = attention if self.engine == "eager" else f"{attention}, {self.engine}"
 
     @torch.inference_mode()
     def _attention(self, texts: int, length: int) -> str:
@@ -143,11 +135,6 @@ class TrainingStep:
 
     The step runs all micro-batches of the batch, forward and backward, and AdamW once. Micro-batches are alike, so one
     is timed and multiplied by their number; if there are several, it is one that adds to existing gradients.
-
-    Attributes:
-        setting: Attention in use.
-        batch: Rows of the step.
-        micro_batch: Rows per micro-batch.
     """
 
     def __init__(self, contender: Contender, cell: Cell) -> None:
@@ -232,10 +219,6 @@ class TrainingStep:
         return Sample(call + rest, call * self.batch / self.micro_batch + rest)
 
 
-Task = Forward | TrainingStep
-"""A model ready to run."""
-
-
-def make(name: str, cell: Cell) -> Task:
+def make(name: str, cell: Cell) -> Forward | TrainingStep:
     """Builds the task of a contender in a cell, see `mabert_lab.bench.engines.contender`."""
     return (TrainingStep if cell.measure == "training" else Forward)(contender(name), cell)

@@ -25,25 +25,21 @@ ANCHOR = "mabert"
 class Protocol(Checked):
     """How sides are timed (Table A2, shortened on slow machines).
 
-    Attributes:
-        warm: Warm-up calls, which are not counted; fewer after `warm_seconds`, but at least one.
-        least: Minimum samples of a side, whatever they cost. Two sides with fewer than four samples each cannot differ
-            significantly at 5 %; one side among five rivals needs five.
-        most: Maximum samples of a side.
-        warm_seconds: Maximum seconds of warm-up.
-        budget: Seconds for a side's samples; after them it gets only the samples missing from `least`.
-        limit: Maximum seconds of one call; a slower model is too slow for this length and longer ones. The first call
-            may take `FIRST_CALL` times as long.
-
     Raises:
         ValueError: A number is out of its range.
     """
 
+    # Calls that are not counted; fewer after `warm_seconds`, but at least one.
     warm: Annotated[int, Range(0, 10**9)] = 20
+    # Samples of a side, at least and at most; the least whatever they cost. Two sides with fewer than four samples each
+    # cannot differ significantly at 5 %; one side among five rivals needs five.
     least: Count = 5
     most: Count = 100
     warm_seconds: Annotated[float, Range(0, 10**6)] = 2.0
+    # Seconds for a side's samples; after them it gets only the samples missing from `least`.
     budget: Seconds = 20.0
+    # Most seconds of one call; a slower model is too slow for this length and longer ones. The first call may take
+    # `FIRST_CALL` times as long.
     limit: Seconds = 150.0
 
     def part(self, taken: Sequence[Sample]) -> float:
@@ -62,12 +58,11 @@ QUICK = Protocol(warm=0, least=1, most=1)
 PAPER = Protocol(least=100, warm_seconds=10**6)
 """Table A2's: 20 calls of warm-up and the median of 100, whatever they cost."""
 
-Failed = Callable[[str, CellError, list[Sample]], None]
-"""Takes a side's name, its error, and its samples so far."""
-
 
 def take_turns(
-    sides: Mapping[str, Callable[[], Sample]], protocol: Protocol, failed: Failed
+    sides: Mapping[str, Callable[[], Sample]],
+    protocol: Protocol,
+    failed: Callable[[str, CellError, list[Sample]], None],
 ) -> dict[str, list[Sample]]:
     """Samples the sides in turns.
 
@@ -77,7 +72,7 @@ def take_turns(
     Args:
         sides: Functions that return a sample, by name.
         protocol: How many samples to take.
-        failed: Called when a side raises CellError; the side's samples are dropped.
+        failed: Called with name, error and samples of a side that raises CellError; the samples are dropped.
 
     Returns:
         The samples of each side that did not fail.
@@ -94,12 +89,7 @@ def take_turns(
 
 @dataclass(frozen=True)
 class Bounded(Spread):
-    """Times of one side, in milliseconds, with their bounds.
-
-    Attributes:
-        low_ms: Lower bound; see `mabert_lab.bench.bounds`.
-        high_ms: Upper bound.
-    """
+    """Times of one side, in milliseconds, with their lower and upper bound, see `mabert_lab.bench.bounds`."""
 
     low_ms: float
     high_ms: float
@@ -113,66 +103,40 @@ class Bounded(Spread):
 
 @dataclass(frozen=True)
 class Row:
-    """One model in one cell.
+    """One model in one cell, and its numbers as far as there are any."""
 
-    Attributes:
-        measure, profile, dtype, device, length: As in `Cell`.
-        model: Name of the contender.
-        batch: Rows of an input, or of a whole training step.
-        micro_batch: Rows per micro-batch.
-        status: ``measured``, ``out of memory``, ``too slow`` or ``failed``.
-        reason: Why there is no number, in one line.
-        setting: Attention and engine in use.
-        median_ms: Median of a whole step; see `Bounded`, like the next five.
-        at_least_ms: Lower bound of the whole time of a model that was too slow: its number of calls times the limit, or
-            its fastest sample if that was faster.
-        anchor_ms: MaBERT's median in the turns with a rival's training; MaBERT's own row may have more turns.
-        anchor_samples: MaBERT's samples in those turns.
-        peak_mib: Peak MiB in a forward pass, weights included; of whatever was timed on a GPU, too.
-        weights_mib: MiB of the weights.
-        resident_mib: MiB by which the process grew in that forward pass, as the system counts it; None if unknown.
-    """
-
-    measure: str
+    measure: str  # as in `Cell`, like the next four
     profile: str
     dtype: str
     device: str
     length: int
-    model: str
-    batch: int = 1
+    model: str  # the contender's name
+    batch: int = 1  # rows of an input, or of a whole training step
     micro_batch: int = 1
-    status: str = "measured"
-    reason: str | None = None
-    setting: str | None = None
-    median_ms: float | None = None
+    status: str = "measured"  # or `out of memory`, `too slow`, `failed`
+    reason: str | None = None  # why there is no number, in one line
+    setting: str | None = None  # attention and engine in use
+    median_ms: float | None = None  # of a whole step; see `Bounded`, like the next five
     fastest_ms: float | None = None
     slowest_ms: float | None = None
     samples: int | None = None
     low_ms: float | None = None
     high_ms: float | None = None
+    # Lower bound of a whole step that was too slow: its calls times the limit, or its fastest sample if that was less.
     at_least_ms: float | None = None
-    anchor_ms: float | None = None
-    anchor_samples: int | None = None
-    peak_mib: float | None = None
+    anchor_ms: float | None = None  # MaBERT's median in the turns with a rival's training; its own row may have more
+    anchor_samples: int | None = None  # MaBERT's samples in those turns
+    peak_mib: float | None = None  # of a forward pass, weights included; of whatever was timed on a GPU, too
     weights_mib: float | None = None
-    resident_mib: float | None = None
+    resident_mib: float | None = None  # the process's growth in that pass, as the system counts it; None if unknown
 
 
 class Bench:
-    """Measures cells, and remembers models that are too slow or too large for longer inputs.
-
-    Args:
-        protocol: How calls are timed.
-        workers: Workers by name of the side.
-
-    Attributes:
-        samples: Samples of each side in the last timed cell.
-    """
+    """Measures cells with workers by side, and remembers models that are too slow or too large for longer inputs."""
 
     def __init__(self, protocol: Protocol, workers: Mapping[str, Worker]) -> None:
         self.protocol, self.workers = protocol, workers
         self.given_up: dict[tuple[str, ...], CellError] = {}
-        self.samples: dict[str, list[Sample]] = {}
 
     def measure(self, cell: Cell, layouts: Mapping[str, str] | None = None) -> list[Row]:
         """Measures all sides in one cell.
@@ -189,7 +153,7 @@ class Bench:
             side: Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, worker.name)
             for side, worker in self.workers.items()
         }
-        self.samples = {side: [] for side in self.workers}
+        self.samples: dict[str, list[Sample]] = {side: [] for side in self.workers}
         if cell.measure == "memory":
             self._still(list(self.workers), self._memory)
         else:
@@ -223,12 +187,11 @@ class Bench:
 
     def prepare(self, side: str) -> None:
         """Builds a side's model; allows one more limit for its first call."""
-        cell, row = self.cells[side], self.rows[side]
-        error = self.given_up.get(_kind(side, row))
-        if error is not None:  # failed at a shorter input
+        if error := self.given_up.get(self._kind(side)):  # failed at a shorter input
             raise error
-        ready: dict[str, Any] = self.workers[side].ask("prepare", cell, limit=START + self.protocol.limit)
-        self.rows[side] = replace(row, **ready)
+        limit = START + self.protocol.limit
+        ready: dict[str, Any] = self.workers[side].ask("prepare", self.cells[side], limit=limit)
+        self.rows[side] = replace(self.rows[side], **ready)
 
     def _memory(self, side: str) -> None:
         self.prepare(side)
@@ -247,13 +210,13 @@ class Bench:
         taken = take_turns({side: partial(self.sample, side) for side in ready}, self.protocol, self._failed)
         for side, samples in taken.items():
             self.samples[side] += samples
-            spread = Bounded.of([each.whole for each in self.samples[side]])
-            self.rows[side] = replace(self.rows[side], **asdict(spread))
+            numbers = asdict(Bounded.of([each.whole for each in self.samples[side]]))
             if cell.measure == "training" and side != ANCHOR and ANCHOR in taken:
-                beside = Bounded.of([each.whole for each in taken[ANCHOR]])
-                self.rows[side] = replace(self.rows[side], anchor_ms=beside.median_ms, anchor_samples=beside.samples)
+                beside = Spread.of([each.whole for each in taken[ANCHOR]])
+                numbers |= {"anchor_ms": beside.median_ms, "anchor_samples": beside.samples}
             if cell.device == "cuda":
-                self.rows[side] = replace(self.rows[side], peak_mib=self.workers[side].ask("peak") / 2**20)
+                numbers["peak_mib"] = self.workers[side].ask("peak") / 2**20
+            self.rows[side] = replace(self.rows[side], **numbers)
         for side in group:
             self.workers[side].release()
 
@@ -268,19 +231,19 @@ class Bench:
 
     def _failed(self, side: str, error: CellError, taken: Sequence[Sample]) -> None:
         """Removes the numbers from a side's row; longer inputs are not tried."""
-        row, cell, seconds = self.rows[side], self.cells[side], error.seconds
-        kind = _kind(side, row)
-        if seconds is not None and kind not in self.given_up:
-            # The error's seconds are of one call, but after a failure at a shorter input they are of the whole already.
-            whole = min(seconds, self.protocol.limit) * row.batch / row.micro_batch
-            seconds = min([whole, *(sample.whole for sample in (*self.samples[side], *taken))])
-        if error.status != "failed" and kind not in self.given_up:
-            self.given_up[kind] = CellError(error.status, f"{error.reason} at {cell.length:,} tokens", seconds)
+        row, seconds, kind = self.rows[side], error.seconds, self._kind(side)
+        if kind not in self.given_up:
+            if seconds is not None:  # of one call; those of a failure at a shorter input are of the whole already
+                whole = min(seconds, self.protocol.limit) * row.batch / row.micro_batch
+                seconds = min([whole, *(sample.whole for sample in (*self.samples[side], *taken))])
+            if error.status != "failed":
+                self.given_up[kind] = CellError(error.status, f"{error.reason} at {row.length:,} tokens", seconds)
         self.samples[side] = []
         numbers: Any = dict.fromkeys((*Bounded.__dataclass_fields__, "anchor_ms", "anchor_samples"))
         at_least = None if seconds is None else 1000 * seconds
         self.rows[side] = replace(row, status=error.status, reason=error.reason, at_least_ms=at_least, **numbers)
 
-
-def _kind(side: str, row: Row) -> tuple[str, ...]:
-    return (side, row.measure, row.profile, row.dtype)
+    def _kind(self, side: str) -> tuple[str, ...]:
+        """What is given up as a whole: a side at every longer input."""
+        row = self.rows[side]
+        return side, row.measure, row.profile, row.dtype

@@ -17,6 +17,7 @@ from mabert.machine.memory import is_out_of_memory
 from mabert.machine.processes import LARGEST_KEPT, context, described
 from mabert_lab.bench.engines import contender
 from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
+from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample, make
 
@@ -48,13 +49,8 @@ ENDING = 10.0
 
 
 class CellError(Exception):
-    """A cell without a number.
-
-    Attributes:
-        status: ``out of memory``, ``too slow`` or ``failed``.
-        reason: One line.
-        seconds: Lower bound of a call's time; None unless a call took too long.
-    """
+    """A cell without a number: `out of memory`, `too slow` or `failed`, the reason in one line, and the lower bound of
+    the time of a call that took too long."""
 
     def __init__(self, status: str, reason: str, seconds: float | None = None) -> None:
         super().__init__(f"{status}: {reason}")
@@ -62,11 +58,7 @@ class CellError(Exception):
 
 
 class Worker:
-    """The parent's side of a process.
-
-    Args:
-        name: Name of the contender, see `mabert_lab.bench.engines.contender`.
-    """
+    """The parent's side of the process of a contender, see `mabert_lab.bench.engines.contender`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -132,8 +124,14 @@ class Worker:
 
 
 @contextlib.contextmanager
-def workers_of(contenders: Mapping[str, str]) -> Iterator[dict[str, Worker]]:
-    """Yields a worker per side, from contenders by side; their processes end with the block."""
+def workers_of(contenders: Mapping[str, str], device: str) -> Iterator[dict[str, Worker]]:
+    """Yields a worker per side, from contenders by side; their processes end with the block.
+
+    Raises:
+        RuntimeError: An operator is wrong on the GPU, on which nothing is to be timed then.
+    """
+    if device == "cuda":
+        refuse_unless_correct(device)
     with contextlib.ExitStack() as stack:
         yield {side: stack.enter_context(contextlib.closing(Worker(name))) for side, name in contenders.items()}
 

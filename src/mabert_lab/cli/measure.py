@@ -54,9 +54,10 @@ def add_bench(commands: Any) -> None:
 
     def add(name: str, *kinds: str, **reading: Any) -> None:
         """Adds an option that only some kinds of measurements use; for the others `check_bench` refuses it."""
-        group = groups.get(kinds) or added.add_argument_group(f"options of {', '.join(kinds)}")
-        group.add_argument(name, **reading)
-        groups[kinds], takers[name.removeprefix("--")] = group, kinds
+        if kinds not in groups:
+            groups[kinds] = added.add_argument_group(f"options of {', '.join(kinds)}")
+        groups[kinds].add_argument(name, **reading)
+        takers[name.removeprefix("--")] = kinds
 
     files = "for report: JSON files that `models` wrote; for retrieval and similarity: model folders (similarity takes "
     add("files", "report", "similarity", "retrieval", nargs="*", metavar="FILE", help=f"{files}FOLDER:int8 for 8 bits)")
@@ -86,8 +87,7 @@ def add_bench(commands: Any) -> None:
     add("--device", "ops", "models", "lengths", choices=("cpu", "cuda"), default="cpu", help=device)
     go_on = "go on with the newest file of the same request, sources and versions: rows that are missing or failed"
     add("--resume", "ops", "models", "lengths", action="store_true", help=go_on)
-    texts = "measure texts of your own as well"
-    add("--texts", "lengths", nargs="+", default=[], metavar="NAME=FILE", help=texts)
+    add("--texts", "lengths", nargs="+", default=[], metavar="NAME=FILE", help="measure texts of your own as well")
     add("--tokenizer", "lengths", default="minilm", help="tokenizer that counts their tokens [%(default)s]")
     quick = "see that everything runs, with small models and one call each; the numbers mean nothing"
     added.add_argument("--quick", action="store_true", help=quick)
@@ -112,7 +112,6 @@ def run_bench(options: argparse.Namespace) -> None:
         complain("a trial with small models, one call each: its numbers mean nothing")
     bench = import_module(f"mabert_lab.bench.{'operators' if options.what == 'ops' else options.what}")
     there = {"device": options.device, "resume": options.resume}
-    dtype = options.dtype[0] if options.dtype else None
     if options.what == "similarity":
         for name, tasks in bench.run(options.files, options.data or GLUE, output).items():
             say(f"{name}: " + ", ".join(f"{task} {found['score']:.2f}" for task, found in tasks.items()))
@@ -122,6 +121,7 @@ def run_bench(options: argparse.Namespace) -> None:
         rivals = bench.RIVALS if options.models is None else [name for name in options.models if name != "mabert"]
         budget = bench.BUDGET if options.budget is None else options.budget
         own = lengths_of_texts(options.texts, options.tokenizer)
+        dtype = options.dtype[0] if options.dtype else None
         check_rows(bench.run(options.quick, output, own, dtype, rivals, budget, **there))
     elif options.what == "models":
         check_rows(bench.run(plan_of(options), options.quick, output, options.resume))
@@ -170,13 +170,11 @@ def check_bench(options: argparse.Namespace) -> None:
 
 
 def plan_of(options: argparse.Namespace) -> Any:
-    """Returns the plan of `bench models`."""
     from mabert_lab.bench.models import PAPER_LENGTHS, Plan
     from mabert_lab.bench.turns import PAPER, Protocol
 
     of_paper = options.profile == ["paper"]
     protocol = PAPER if of_paper and options.budget is None else Protocol()
-    given = {name: value for name in ("limit", "budget") if (value := getattr(options, name)) is not None}
     asked = {
         "models": options.models,
         "measures": options.measure,
@@ -184,9 +182,14 @@ def plan_of(options: argparse.Namespace) -> Any:
         "dtypes": options.dtype,
         "lengths": options.lengths or (PAPER_LENGTHS if of_paper else None),
         "device": options.device,
-        "protocol": replace(protocol, **given),
+        "protocol": replace(protocol, **given(limit=options.limit, budget=options.budget)),
     }
-    return Plan(**{name: value for name, value in asked.items() if value is not None})
+    return Plan(**given(**asked))
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Returns the options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def report_on(files: list[str], output: Path) -> Path:

@@ -1,6 +1,7 @@
 """`mabert study`: questions about the model, answered by many runs."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,37 +129,34 @@ def check_grid(options: argparse.Namespace) -> None:
 
 def check_start(options: argparse.Namespace, converts: bool) -> None:
     """Refuses conversion options by name if the arms are pretrainings."""
+    if converts:
+        return
     for option, given in {"--from": options.teacher, "--conversions": options.conversions}.items():
-        if given is not None and not converts:
+        if given is not None:
             raise ValueError(f"{option} goes with arms that are conversions, and those of {options.study} are not")
     from mabert_lab.study.grid import CONVERT_SCALES
 
-    if options.scale in CONVERT_SCALES and not converts:
+    if options.scale in CONVERT_SCALES:
         raise ValueError(f"--scale {options.scale} is for conversions; give --from MODEL as well")
 
 
 def run_plan(plan: Any, root: Path) -> None:
     """Runs the cells and reports their outcome."""
-    from mabert_lab.study.cells import CellFiles
+    from mabert_lab.study.plan import cells_of
     from mabert_lab.study.results import results_file, speed_of, write_results
     from mabert_lab.study.runner import Runner, progress
 
-    runner = Runner(plan, root, progress(plan, root))
-    runner.finished = lambda: write_results(plan, root, runner.states)
+    runner = Runner(plan, root, progress(plan, root), partial(write_results, plan, root))
     try:
         states = runner.run()
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(KEPT) from stop
     finally:
-        failed = [
-            f"{plan.cells[name].title}: {each.reason}"
-            for name, each in runner.states.items()
-            if each.state in ("failed", "blocked")
-        ]
-        for line in failed:
-            complain(line)
-    for name, cell in plan.cells.items():
-        result = CellFiles(root, name).result()
+        failed = {name: each for name, each in runner.states.items() if each.state in ("failed", "blocked")}
+        for name, status in failed.items():
+            complain(f"{plan.cells[name].title}: {status.reason}")
+    for cell, files in cells_of(plan, root):
+        result = files.result()
         if cell.kind == "pretraining" and result is not None:
             speed = speed_of(cell, result)
             share = f", {speed['share_of_peak']:.0%} of the GPU's peak" if speed["share_of_peak"] else ""

@@ -24,25 +24,15 @@ UNLEARNT = ("transformers_version", "unpad")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run.
+    """One run."""
 
-    Attributes:
-        content: Plain values that determine the result; their hash is the cell's name.
-        order: Plain values needed to run the cell: recipe, text or task.
-        title: A few words.
-        needs: The cell that it starts from.
-        seeds: Seeds of a fine-tuning.
-        steps: Optimizer steps over all seeds; None if batches are counted in tokens.
-        parameters: Number of the model's parameters.
-    """
-
-    content: dict[str, Any]
-    order: dict[str, Any]
+    content: dict[str, Any]  # plain values that determine the result; their hash is the cell's name
+    order: dict[str, Any]  # plain values needed to run the cell: recipe, text or task
     title: str
-    needs: str | None = None
-    seeds: tuple[int, ...] = ()
-    steps: int | None = None
-    parameters: int = 0
+    needs: str | None = None  # the cell that it starts from
+    seeds: tuple[int, ...] = ()  # of a fine-tuning
+    steps: int | None = None  # of the optimizer over all seeds; None if batches are counted in tokens
+    parameters: int = 0  # of the model
 
     @property
     def name(self) -> str:
@@ -56,27 +46,15 @@ class Cell:
 
 
 class CellFiles:
-    """The files of a cell.
-
-    Args:
-        root: Folder that all studies and runners share.
-        name: The cell's name.
-
-    Attributes:
-        run: The run's folder.
-        order: What the cell's process is to do.
-        lock: Lock held by the process that runs the cell.
-        log: The process's output.
-        failure: Reason of the last failure.
-    """
+    """The files of a cell, by its name, in the folder that all studies and runners share."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name = root, name
-        self.run = root / "cells" / name
-        self.order = self.run.with_name(f"{name}.json")
-        self.lock = self.run.with_name(f"{name}.lock")
-        self.log = self.run.with_name(f"{name}.log")
-        self.failure = self.run.with_name(f"{name}.failed.json")
+        self.run = root / "cells" / name  # the run's folder
+        self.order = self.run.with_name(f"{name}.json")  # what the cell's process is to do
+        self.lock = self.run.with_name(f"{name}.lock")  # held by that process
+        self.log = self.run.with_name(f"{name}.log")  # its output
+        self.failure = self.run.with_name(f"{name}.failed.json")  # the reason of the last failure
 
     @property
     def begun(self) -> bool:
@@ -99,6 +77,11 @@ class CellFiles:
         """Returns the finished seeds, including those of other plans."""
         found = [folder for folder in self.run.glob("seed-*") if RESULT in os.listdir(folder)]
         return sorted(int(folder.name.removeprefix("seed-")) for folder in found)
+
+    def results(self) -> dict[int, dict[str, Any]]:
+        """Reads the records of the finished seeds; on a network file system one that is listed may not be there yet."""
+        read = {seed: self.result(seed) for seed in self.seeds()}
+        return {seed: result for seed, result in read.items() if result is not None}
 
     def why_failed(self) -> str | None:
         """Returns the reason of the last failure in one line; None if there was none."""

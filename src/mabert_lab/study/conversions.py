@@ -38,9 +38,6 @@ or an order of examples. Adding seeds or conversions leaves existing cells uncha
 class Conversions:
     """Lays conversions out as cells.
 
-    Args:
-        scale: A scale with `convert`.
-
     Raises:
         FileNotFoundError: There is no teacher or text.
         ValueError: No teacher or text is named, the teacher cannot be converted, or the seeds overlap; later, by
@@ -57,6 +54,7 @@ class Conversions:
             raise ValueError(f"seeds are {self.seeds}; where arms are conversions, they must be below {BLOCK}")
         check_seeds(self.tuned_under(self.asked.seeds))
         self.known = Teacher.of(self.asked.teacher)
+        self.depth = self.known.copy.config.num_hidden_layers
         self.about = {"teacher": weights_hash(self.known.copy), "vocabulary": fingerprint(self.known.tokenizer)}
         self.text = text_of(self.asked.texts, self.asked.text_column)
         self.enough: set[tuple[int, int]] = set()
@@ -71,14 +69,12 @@ class Conversions:
         fields = {**self.asked.recipe, **(arm.convert or {})}
         try:
             recipe = check(ConversionRecipe, fields)
-            depth = self.known.copy.config.num_hidden_layers
-            pattern = at_depth(recipe.pattern, depth)
-            learns = set(pattern) != {"T"}
-            if learns:
+            pattern = at_depth(recipe.pattern, self.depth)
+            if learns(pattern):
                 self.check_text(recipe)
         except ValueError as error:
             raise ValueError(f"the conversion of {title}: {error}") from error
-        if not learns:
+        if not learns(pattern):
             kept = ConversionRecipe(pattern=pattern, length=recipe.length, precision="fp32")
             yield title, *self.cell(title, kept), self.tuned_under(self.asked.seeds)
             return
@@ -102,16 +98,15 @@ class Conversions:
         """Returns the cell of one conversion, and its model."""
         letters = recipe.pattern
         if letters == "auto":  # which layers it will choose is not known yet, but how many is
-            depth = self.known.copy.config.num_hidden_layers
-            letters = ("T" * layers_kept(depth)).ljust(depth, "M")
+            letters = ("T" * layers_kept(self.depth)).ljust(self.depth, "M")
         changes = changes_of(self.known, letters, recipe)
         config = student_config(self.known.model.config, self.known.use, **changes)
         content: dict[str, Any] = {"format": FORMAT, "kind": "conversion", **self.about, "recipe": asdict(recipe)}
         content["recipe"]["precision"] = resolve_precision(recipe.precision)
         content["recipe"]["model"] = without(config.to_dict(), (*UNLEARNT, "layer_pattern", "layer_types"))
-        learns, teacher = set(recipe.pattern) != {"T"}, str(self.asked.teacher)
-        if learns:
+        if learns(recipe.pattern):
             content |= {"tokens": TOKENS, "text": self.text}
+        teacher = str(self.asked.teacher)
         order = {
             "teacher": absolute(teacher) if Path(teacher).exists() else teacher,
             "texts": [absolute(text) for text in self.asked.texts],
@@ -122,10 +117,15 @@ class Conversions:
             content,
             order,
             f"convert {title}",
-            steps=math.ceil(recipe.tokens / recipe.batch_tokens) if learns else 0,
+            steps=math.ceil(recipe.tokens / recipe.batch_tokens) if learns(recipe.pattern) else 0,
             parameters=parameters_of(class_for("encoder", config), config),
         )
         return cell, (config, self.known.tokenizer)
+
+
+def learns(pattern: str) -> bool:
+    """Checks whether a conversion trains anything: the one that keeps all attention layers is the teacher itself."""
+    return set(pattern) != {"T"}
 
 
 def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]]:

@@ -41,23 +41,14 @@ _TOKENS = 16384  # per batch, padding included
 
 @dataclass(frozen=True)
 class Regime:
-    """One way to run a padded text.
+    """One way to run a padded text."""
 
-    Attributes:
-        weights: ``trained``, the model's own; or ``random``, initialised.
-        direction: Direction of the scan.
-        conv: ``causal`` or ``centered``.
-        side: Side of the padding.
-        attention: ``masked``, or ``unmasked``: attention sees padding too.
-        masking: ``none | pre | post | pre+post | exact`` of padding-safe masking, or ``unpadded``.
-    """
-
-    weights: str
-    direction: str
-    conv: str
-    side: str
-    attention: str
-    masking: str
+    weights: str  # `trained`, the model's own; or `random`, initialised
+    direction: str  # of the scan
+    conv: str  # `causal` or `centered`
+    side: str  # of the padding
+    attention: str  # `masked`, or `unmasked`: attention sees padding too
+    masking: str  # padding-safe masking: `none | pre | post | pre+post | exact`; or `unpadded`
 
 
 def drift(
@@ -136,18 +127,16 @@ def unfinished_file(
 
 def _builds(model: MaBertModel, random: bool) -> Iterator[tuple[str, MaBertModel]]:
     """Yields the trained model, then, if asked, one with random weights for each direction and convolution mode."""
-    yield "trained", _copy(model, model.config.ssm_direction, model.config.ssm_conv_mode, True)
-    for direction, conv in itertools.product(DIRECTIONS, CONV_MODES) if random else ():
-        yield "random", _copy(model, direction, conv, False)
-
-
-def _copy(model: MaBertModel, direction: str, conv: str, trained: bool) -> MaBertModel:
-    fields = model.config.to_dict() | {"ssm_direction": direction, "ssm_conv_mode": conv}
-    torch.manual_seed(0)
-    built = MaBertModel(MaBertConfig(**fields)).eval()
-    if trained:
-        built.load_state_dict(model.state_dict())
-    return built.to(model.device)
+    cases: list[tuple[str, ...]] = [("trained", model.config.ssm_direction, model.config.ssm_conv_mode)]
+    if random:
+        cases += itertools.product(["random"], DIRECTIONS, CONV_MODES)
+    for weights, direction, conv in cases:
+        fields = model.config.to_dict() | {"ssm_direction": direction, "ssm_conv_mode": conv}
+        torch.manual_seed(0)
+        built = MaBertModel(MaBertConfig(**fields)).eval()
+        if weights == "trained":
+            built.load_state_dict(model.state_dict())
+        yield weights, built.to(model.device)
 
 
 def _curves(

@@ -35,47 +35,35 @@ WORDS = ("title", "note", "learnt_below")
 
 @dataclass
 class Arm(Checked):
-    """A variant that a study compares.
+    """A variant that a study compares."""
 
-    Attributes:
-        paper: Its row in the paper's table, see `mabert_lab.report.paper`; None if the paper has none.
-        pretrain: Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), that override the
-            scale's.
-        finetune: Fields of the fine-tuning recipe that override the scale's and the task's.
-        convert: Fields of `ConversionRecipe` that override the scale's, if the arm is a conversion of the scale's
-            teacher instead of a pretraining. A pattern of only Ts is the unchanged teacher.
-    """
-
+    # Its row in the paper's table, see `mabert_lab.report.paper`; None if the paper has none.
     paper: str | None = None
+    # Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), that override the scale's.
     pretrain: dict[str, Any] = field(default_factory=dict)
+    # Fields of the fine-tuning recipe that override the scale's and the task's.
     finetune: dict[str, Any] = field(default_factory=dict)
+    # Fields of `ConversionRecipe` that override the scale's, if the arm is a conversion of the scale's teacher instead
+    # of a pretraining. A pattern of only Ts is the unchanged teacher.
     convert: dict[str, Any] | None = None
 
 
 @dataclass
 class Study(Checked):
-    """A set of arms to compare.
-
-    Attributes:
-        title: A few words.
-        arms: Arms by name, in the order of the tables.
-        reference: The arm that the others are compared with.
-        label: Label of the paper's table of the same question, with whose rows and claims the report compares it; None
-            if there is none.
-        note: Explanation for readers of the numbers.
-        learnt_below: Held-out loss in nats a masked token; an arm whose pretraining does not end below it decides no
-            claim. None for the one in `mabert_lab/report/claims.yaml`, which is of a vocabulary of 30,522.
-        budgets: Shares of the scale's steps, such as `10%`; each is a separate pretraining.
-        finetune: Fields of the fine-tuning recipe of all arms that override the scale's and the task's.
-    """
+    """A set of arms to compare."""
 
     title: str
-    arms: dict[str, Arm]
-    reference: str
+    arms: dict[str, Arm]  # in the order of the tables
+    reference: str  # the arm that the others are compared with
+    # The paper's table of the same question, with whose rows and claims the report compares it; None if there is none.
     label: str | None = None
-    note: str = ""
+    note: str = ""  # for readers of the numbers
+    # Held-out loss in nats a masked token; an arm whose pretraining does not end below it decides no claim. None for
+    # the one in `mabert_lab/report/claims.yaml`, which is of a vocabulary of 30,522.
     learnt_below: Annotated[float, Range(0, 100, above=True)] | None = None
+    # Shares of the scale's steps, such as `10%`; each is a separate pretraining.
     budgets: Budgets = field(default_factory=lambda: [1.0])
+    # Fields of the fine-tuning recipe of all arms that override the scale's and the task's.
     finetune: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,21 +93,13 @@ class Study(Checked):
 
 @dataclass
 class ConvertSettings(Checked, where="convert"):
-    """The source and settings of all conversions.
+    """The source and settings of all conversions."""
 
-    Attributes:
-        teacher: As in `mabert convert`.
-        texts: Files, folders or hub data sets to train on.
-        text_column: Column of the text in tables.
-        seeds: Seeds of the conversions of each arm.
-        recipe: Fields of `ConversionRecipe`.
-    """
-
-    teacher: str | None = None
-    texts: Annotated[list[str], ONE_OR_MORE] = field(default_factory=list)
-    text_column: str = "text"
-    seeds: Seeds = field(default_factory=lambda: [0])
-    recipe: dict[str, Any] = field(default_factory=dict)
+    teacher: str | None = None  # as in `mabert convert`
+    texts: Annotated[list[str], ONE_OR_MORE] = field(default_factory=list)  # files, folders or hub data sets
+    text_column: str = "text"  # of tables
+    seeds: Seeds = field(default_factory=lambda: [0])  # of the conversions of each arm
+    recipe: dict[str, Any] = field(default_factory=dict)  # fields of `ConversionRecipe`
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,26 +108,18 @@ class ConvertSettings(Checked, where="convert"):
 
 @dataclass
 class Scale(Checked):
-    """The sizes of a study's models, runs and tasks.
+    """The sizes of a study's models, runs and tasks."""
 
-    Attributes:
-        recipe: Name or file of a pretraining recipe (`mabert.train.recipe`), whose steps are the full budget.
-        pretrain: Nested fields that override the recipe's.
-        finetune: Fields of `FinetuneRecipe`.
-        tasks: Tasks by name; GLUE's need only the name, see `mabert_lab.study.tasks`.
-        seeds: Seeds of fine-tuning.
-        budgets: Budgets by study that override its own, for scales at which a tenth of the steps teaches nothing.
-        tokenizers: Tokenizers by family that override its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
-        convert: Settings of conversions, if arms are conversions; recipe, pretrain and budgets then have no effect.
-    """
-
-    recipe: str | None = None
-    pretrain: dict[str, Any] = field(default_factory=dict)
-    finetune: dict[str, Any] = field(default_factory=dict)
-    tasks: dict[str, Any] = field(default_factory=dict)
-    seeds: Seeds = field(default_factory=lambda: [0, 1, 2, 3, 4])
+    recipe: str | None = None  # name or file of a pretraining recipe, whose steps are the full budget
+    pretrain: dict[str, Any] = field(default_factory=dict)  # nested fields that override the recipe's
+    finetune: dict[str, Any] = field(default_factory=dict)  # fields of `FinetuneRecipe`
+    tasks: dict[str, Any] = field(default_factory=dict)  # by name, see `StudyTask`; GLUE's need only the name
+    seeds: Seeds = field(default_factory=lambda: [0, 1, 2, 3, 4])  # of fine-tuning
+    # Budgets by study that override its own, for scales at which a tenth of the steps teaches nothing.
     budgets: dict[Packaged, Budgets] = field(default_factory=dict)
+    # Tokenizers by family that override its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
     tokenizers: dict[str, str | None] = field(default_factory=dict)
+    # If arms are conversions; recipe, pretrain and budgets then have no effect.
     convert: ConvertSettings | None = None
 
     def __post_init__(self) -> None:
@@ -182,15 +154,7 @@ class Scale(Checked):
 
 
 def load_study(name: str | Path) -> Study:
-    """Reads a study.
-
-    Args:
-        name: One of `PACKAGED`, or a YAML file.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: For an unknown field or a value of the wrong type.
-    """
+    """Reads one of the studies in `PACKAGED`, or a YAML file; raises what `load_scale` does."""
     return check(Study, read_yaml(find(name, "studies", PACKAGED)))
 
 
@@ -214,11 +178,7 @@ def find_scale(name: str | Path) -> Path:
 
 
 def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
-    """Refuses fields that `ConversionRecipe` does not have.
-
-    Raises:
-        ValueError: Names the place.
-    """
+    """Refuses fields that `ConversionRecipe` does not have; the message names the place."""
     if not fields:
         return
     from mabert.conversion.recipe import ConversionRecipe  # loads torch and transformers
@@ -229,17 +189,9 @@ def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
 
 
 def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
-    """Refuses fine-tuning overrides for the whole scale that have no effect because every task or arm sets its own;
-    warns of tasks that keep their own if others do not.
-
-    Args:
-        study: The study whose arms are fine-tuned.
-        scale: The scale with the overrides.
-        overrides: As for `load_scale`.
-
-    Raises:
-        ValueError: Names the field and where to set it instead.
-    """
+    """Refuses fine-tuning overrides for the whole scale (see `load_scale`) that have no effect because every task or
+    arm sets its own; the message says where to set the field instead. Warns of tasks that keep their own if others do
+    not."""
     given = with_overrides({}, overrides).get("finetune")
     for name in given if isinstance(given, dict) else ():
         keep = [task for task, about in scale.tasks.items() if name in about.finetune]

@@ -1,10 +1,11 @@
 """A plan of a study: its cells, each named by what determines it, and what it may do on this machine."""
 
+import copy
 import dataclasses
 import hashlib
-import json
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,30 +52,19 @@ class Row:
 
 @dataclass
 class Plan:
-    """A study divided into cells.
+    """A study divided into cells."""
 
-    Attributes:
-        name: The study's name.
-        scale_name: The scale's name with a hash of everything that determines the results, so that studies of other
-            text, tasks or settings differ.
-        study: The study.
-        scale: The scale.
-        tasks: Tasks by name, with their examples.
-        rows: Rows in the order of the tables.
-        cells: Cells by name, each before those that start from it.
-    """
-
-    name: str
-    scale_name: str
+    name: str  # the study's
+    scale_name: str  # with digits of a hash of everything that determines the results
     study: Study
     scale: Scale
     tasks: dict[str, LoadedTask]
-    rows: list[Row] = field(default_factory=list)
-    cells: dict[str, Cell] = field(default_factory=dict)
+    rows: list[Row]  # in the order of the tables
+    cells: dict[str, Cell]  # by name, each before those that start from it
 
 
 class Planner:
-    """Divides studies into cells.
+    """Divides studies at a scale into cells.
 
     Args:
         root: Folder that all studies and runners share.
@@ -83,37 +73,35 @@ class Planner:
     """
 
     def __init__(self, root: Path, scale: Scale, data: str) -> None:
-        self.root = root
-        self.scale = scale
+        self.root, self.scale = root, scale
         self.tasks = {name: task.load(data) for name, task in scale.tasks.items()}
         self.digests = {name: task.digest() for name, task in self.tasks.items()}
         self.texts: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
-        """Plans a study at this planner's scale."""
-        plan = Plan(name, scale_name, study, self.scale, self.tasks)
+        """Plans a study; `scale_name` gets digits that tell apart studies of other text, tasks or settings."""
+        rows: list[Row] = []
+        cells: dict[str, Cell] = {}
         own: dict[Any, list[float]] = {**self.scale.budgets}
         budgets = own.get(name, study.budgets)
         converter = Conversions(self.scale) if study.converts else None
-        for budget in budgets:
-            for title, arm in study.arms.items():
-                at_budget = f"{title}, {100 * budget:g}%"
-                if converter is not None:
-                    models = converter.cells(title, arm)
-                else:
-                    which = at_budget if len(budgets) > 1 else title
-                    models = iter([(which, *self.pretraining(at_budget, arm, budget), self.scale.seeds)])
-                for which, start, model, seeds in models:
-                    plan.cells.setdefault(start.name, start)
-                    row = Row(title, budget, start.name)
-                    plan.rows.append(row)
-                    for name, task in self.tasks.items():
-                        cell = self.finetuning(which, arm, task, start, model, seeds)
-                        plan.cells.setdefault(cell.name, cell)
-                        row.finetunings[name] = cell.name
-        laid_out = to_json([dataclasses.asdict(row) for row in plan.rows], sort_keys=True)
-        plan.scale_name = f"{scale_name}-{hashlib.sha256(laid_out.encode()).hexdigest()[:4]}"
-        return plan
+        for budget, (title, arm) in itertools.product(budgets, study.arms.items()):
+            at_budget = f"{title}, {100 * budget:g}%"
+            if converter is not None:
+                models = converter.cells(title, arm)
+            else:
+                which = at_budget if len(budgets) > 1 else title
+                models = iter([(which, *self.pretraining(at_budget, arm, budget), self.scale.seeds)])
+            for which, start, model, seeds in models:
+                cells.setdefault(start.name, start)
+                rows.append(Row(title, budget, start.name))
+                for task in self.tasks.values():
+                    cell = self.finetuning(which, arm, task, start, model, seeds)
+                    cells.setdefault(cell.name, cell)
+                    rows[-1].finetunings[task.task.name] = cell.name
+        laid_out = to_json([dataclasses.asdict(row) for row in rows], sort_keys=True)
+        digits = hashlib.sha256(laid_out.encode()).hexdigest()[:4]
+        return Plan(name, f"{scale_name}-{digits}", study, self.scale, self.tasks, rows, cells)
 
     def pretraining(self, title: str, arm: Arm, budget: float) -> tuple[Cell, Model]:
         """Returns the pretraining cell of an arm, and its model."""
@@ -234,14 +222,9 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
     Returns:
         One line about the first such cell, with the fields that make machines share cells; None if there is none.
     """
-    left_open = {
-        field: None
-        for cell in plan.cells.values()
-        for field, asked in [precision_of(cell, cell.order["recipe"])]
-        if asked["precision"] == "auto"
-    }
+    left_open = fields_at("auto", plan.cells.values())
     for cell in plan.cells.values():
-        content = json.loads(to_json(cell.content))
+        content = copy.deepcopy(cell.content)
         field, resolved = precision_of(cell, content["recipe"])
         here, there = ("bf16", "fp32") if resolved["precision"] == "bf16" else ("fp32", "bf16")
         resolved["precision"] = there
@@ -261,14 +244,19 @@ def emulated_precision(plan: Plan, root: Path) -> str | None:
         One line with the fields that ask for it; None if there are none.
     """
     left = [cell for cell, files in cells_of(plan, root) if not files.finished(cell.seeds)]
-    asked = (precision_of(cell, cell.order["recipe"]) for cell in left)
-    fields = dict.fromkeys(field for field, recipe in asked if recipe["precision"] == "bf16")
+    fields = fields_at("bf16", left)
     if not fields or fast_dtype() != "float32":
         return None
     return (
         f"{' and '.join(fields)}: bf16, for which this machine has no instructions; fp32, or auto, is several times as "
         "fast here (a cell in fp32 is another cell)"
     )
+
+
+def fields_at(precision: str, cells: Iterable[Cell]) -> list[str]:
+    """Returns the fields that ask for a precision in these cells, each once."""
+    asked = (precision_of(cell, cell.order["recipe"]) for cell in cells)
+    return list(dict.fromkeys(field for field, recipe in asked if recipe["precision"] == precision))
 
 
 def precision_of(cell: Cell, recipe: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import Cell, CellFiles, without
 from mabert_lab.study.conversions import BLOCK
-from mabert_lab.study.plan import TOKENIZERS, Plan, Row
+from mabert_lab.study.plan import TOKENIZERS, Plan, Row, cells_of
 from mabert_lab.study.runner import Status
 
 VERSION = 1
@@ -70,7 +70,7 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
             "seeds": plan.scale.seeds,
         },
         "columns": shown,
-        "rows": [found(plan, root, list(rows), columns, states) for _, rows in by_arm],
+        "rows": [row_of(plan, root, list(rows), columns, states) for _, rows in by_arm],
     }
 
 
@@ -78,9 +78,8 @@ def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
     """Returns the distinct machines and versions of finished cells and seeds, each with the time its last one ended,
     latest last."""
     found: dict[str, dict[str, Any]] = {}
-    for name in plan.cells:
-        files = CellFiles(root, name)
-        seeds = [result for seed in files.seeds() if (result := files.result(seed)) is not None]
+    for _, files in cells_of(plan, root):
+        seeds = files.results().values()
         # A cell that was continued with other seeds names only the last machine, so seeds name their own.
         dated = [result for result in seeds if "environment" in result]
         whole = files.result()
@@ -102,7 +101,7 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
     return {**without(dataclasses.asdict(recipe), ("report_to",)), "epochs": epochs}
 
 
-def found(
+def row_of(
     plan: Plan, root: Path, rows: Sequence[Row], columns: list[dict[str, Any]], states: dict[str, Status]
 ) -> dict[str, Any]:
     """Returns one row of the results: an arm at a budget."""
@@ -110,11 +109,7 @@ def found(
     rates, failed = {}, []
     for column, row in itertools.product(columns, rows):
         name = row.finetunings[column["task"]]
-        files = CellFiles(root, name)
-        for seed in files.seeds():
-            result = files.result(seed)
-            if result is None:  # listed, but not yet visible on a network file system
-                continue
+        for seed, result in CellFiles(root, name).results().items():
             rates[column["key"]] = result["learning_rate"]
             for metric, value in result["metrics"][column["split"]].items():
                 if value is not None:  # None if the labels leave it undefined
@@ -156,11 +151,8 @@ def started(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dic
     """Returns the record of a pretraining or a conversion: its outcome, or why there is none."""
     cell, result, status = plan.cells[name], CellFiles(root, name).result(), states.get(name, Status())
     converts = cell.kind == "conversion"
-    known = {
-        "cell": name,
-        **({"seed": cell.content["recipe"]["seed"]} if converts else {}),
-        "parameters": cell.parameters,
-    }
+    seed = {"seed": cell.content["recipe"]["seed"]} if converts else {}
+    known = {"cell": name, **seed, "parameters": cell.parameters}
     if result is None:
         shown = {"failed": "failed", "elsewhere": "running"}.get(status.state, "missing")
         return {**known, "status": shown, "reason": status.reason}

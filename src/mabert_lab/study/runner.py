@@ -34,40 +34,27 @@ POLL = 2.0
 
 @dataclass
 class Status:
-    """The state of a cell.
+    """The state of a cell."""
 
-    Attributes:
-        state: `blocked` if the cell that it starts from failed; `elsewhere` if another runner has it.
-        reason: Why it failed, or why it failed here if another runner is retrying it.
-        seconds: Duration, if this runner ran it.
-    """
-
-    state: State = "waiting"
-    reason: str | None = None
-    seconds: float | None = None
+    state: State = "waiting"  # `blocked` if the cell that it starts from failed; `elsewhere` if another runner has it
+    reason: str | None = None  # why it failed, or why it failed here if another runner is retrying it
+    seconds: float | None = None  # duration, if this runner ran it
 
 
-Watcher = Callable[[dict[str, Status]], None]
+Watcher = Callable[[dict[str, Status]], object]
+"""Takes the states of all cells by name."""
 
 
 @dataclass
 class Runner:
-    """Runs the cells of a plan.
-
-    Attributes:
-        plan: What to run.
-        root: Folder that all studies and runners share.
-        watch: Called with all states on every change.
-        finished: Called after every cell, also after an interrupted one.
-        states: States by cell name.
-        failed_before: `failure_mark` of the failures recorded before this run, by cell name; set when the run begins.
-    """
+    """Runs the cells of a plan."""
 
     plan: Plan
-    root: Path
-    watch: Watcher = lambda states: None
-    finished: Callable[[], object] = lambda: None
+    root: Path  # the folder that all studies and runners share
+    watch: Watcher = lambda states: None  # called on every change
+    finished: Watcher = lambda states: None  # called after every cell, also after an interrupted one
     states: dict[str, Status] = field(default_factory=dict)
+    # `failure_mark` of the failures recorded before this run, by cell name; set when the run begins.
     failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
     def run(self) -> dict[str, Status]:
@@ -95,10 +82,10 @@ class Runner:
                     self.one(self.plan.cells[name])
                 finally:  # an interrupted cell may have finished seeds
                     with suppress(OSError):  # a full disk may have room later
-                        self.finished()
+                        self.finished(self.states)
         self.show()
         try:
-            self.finished()
+            self.finished(self.states)
         except OSError as error:
             raise OSError(f"cannot write what was found: {error}; the same command tries that again") from error
         return self.states
@@ -106,12 +93,11 @@ class Runner:
     def next(self) -> str | None:
         """Returns the first cell that can be run; else one that another runner has; None at the end."""
         self.look()
-        for wanted in ("waiting", "elsewhere"):
-            for name, cell in self.plan.cells.items():
-                ready = cell.needs is None or self.states[cell.needs].state == "done"
-                if self.states[name].state == wanted and (ready or wanted == "elsewhere"):
-                    return name
-        return None
+        states = {name: status.state for name, status in self.states.items()}
+        for name, cell in self.plan.cells.items():
+            if states[name] == "waiting" and (cell.needs is None or states[cell.needs] == "done"):
+                return name
+        return next((name for name in self.plan.cells if states[name] == "elsewhere"), None)
 
     def look(self) -> None:
         """Updates the states from the folder."""

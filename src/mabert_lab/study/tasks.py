@@ -35,52 +35,33 @@ ROWS = {
 KEYS = {"validation_matched": "mnli_m", "validation_mismatched": "mnli_mm"}
 """Columns of MNLI by validation split."""
 
-OF_COLUMN = {"mnli_m": "mnli", "mnli_mm": "mnli"}
-"""Tasks of columns whose names differ from their task's."""
-
 IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
 """Columns of the paper's tables."""
 
 
 @dataclass
 class TableFile(Checked):
-    """One split of a table.
+    """One split of a table."""
 
-    Attributes:
-        path: Path relative to the folder of the tasks' data.
-        text_a: Column of the text, or of a pair's first text.
-        text_b: Column of a pair's second text.
-        label: Column of the class.
-    """
-
-    path: str
-    text_a: str = "text"
+    path: str  # relative to the folder of the tasks' data
+    text_a: str = "text"  # the column of the text, or of a pair's first text
     text_b: str | None = None
     label: str = "label"
 
 
 @dataclass
 class StudyTask(Checked):
-    """A task as specified in a scale.
+    """A task as specified in a scale."""
 
-    Attributes:
-        name: GLUE's name, or the user's own.
-        title: Title of its column; default, GLUE's title or the name.
-        files: `train` and `validation` tables, if not GLUE's official files.
-        sample: Description of the rows, such as `13k-row sample`; required with `files`.
-        paper: The paper's column to compare the user's own table with. If that is scored by F1, the classes must have
-            GLUE's names, or 0 and 1: F1 is that of the second.
-        finetune: Fields of `FinetuneRecipe` that override the scale's.
-        rows: Number of training rows to use, from the first, if all would take too long.
-    """
-
-    name: str
-    title: str | None = None
-    files: dict[str, TableFile] = field(default_factory=dict)
-    sample: str | None = None
+    name: str  # GLUE's, or the user's own
+    title: str | None = None  # of its column; default, GLUE's title or the name
+    files: dict[str, TableFile] = field(default_factory=dict)  # `train` and `validation`, if not GLUE's official files
+    sample: str | None = None  # what the rows are, such as `13k-row sample`; required with `files`
+    # The paper's column to compare the user's own table with. If that is scored by F1, the classes must have GLUE's
+    # names, or 0 and 1: F1 is that of the second.
     paper: str | None = None
-    finetune: dict[str, Any] = field(default_factory=dict)
-    rows: Count | None = None
+    finetune: dict[str, Any] = field(default_factory=dict)  # fields of `FinetuneRecipe` that override the scale's
+    rows: Count | None = None  # training rows to use, from the first, if all would take too long
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,7 +120,7 @@ class StudyTask(Checked):
         task, splits = load_own(files, columns, name=self.name)
         if self.paper is None:
             return task, splits
-        official = glue_task(OF_COLUMN.get(self.paper, self.paper))
+        official = glue_task("mnli" if self.paper in KEYS.values() else self.paper)
         metric = official.main_metric
         if metric not in task.metrics:
             raise ValueError(
@@ -159,23 +140,15 @@ class StudyTask(Checked):
 
 @dataclass
 class LoadedTask:
-    """A task with its examples.
+    """A task with its examples."""
 
-    Attributes:
-        asked: The task as specified in the scale.
-        task: The task.
-        splits: Examples by split, without test splits.
-        data: Source of the examples.
-    """
-
-    asked: StudyTask
+    asked: StudyTask  # as specified in the scale
     task: Task
-    splits: Mapping[str, Rows]
-    data: str
+    splits: Mapping[str, Rows]  # without test splits
+    data: str  # source of the examples
 
     @property
     def title(self) -> str:
-        """The task's title."""
         return self.asked.title or TITLES.get(self.task.name, self.task.name)
 
     def digest(self) -> str:

@@ -43,37 +43,36 @@ STOPPED = 130
 
 def do(files: CellFiles, seeds: Sequence[int]) -> None:
     """Does the work of a cell, resuming it if it has begun."""
-    order, begun = read_json(files.order), files.begun
-    if order["content"]["kind"] == "pretraining":
-        do_pretraining(files, order, begun)
-    elif order["content"]["kind"] == "conversion":
-        do_conversion(files, order, begun)
+    order = read_json(files.order)
+    kind = order["content"]["kind"]
+    if kind == "pretraining":
+        do_pretraining(files, order)
+    elif kind == "conversion":
+        do_conversion(files, order)
     else:
-        do_finetuning(files, order, seeds, begun)
+        do_finetuning(files, order, seeds)
 
 
-def do_pretraining(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
-    """Does the work of a pretraining's cell."""
+def do_pretraining(files: CellFiles, order: dict[str, Any]) -> None:
     recipe, planned = check(PretrainRecipe, order["recipe"]), order["content"]
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(load_tokenizer(str(recipe.tokenizer))))
     recipe.training.micro_batch_size = min(recipe.training.micro_batch_size, recipe.training.batch_size)
-    pretrain(recipe, files.run, resume=begun, trusted=True)
+    pretrain(recipe, files.run, resume=files.begun, trusted=True)
     remove_checkpoints(files)
 
 
-def do_conversion(files: CellFiles, order: dict[str, Any], begun: bool) -> None:
-    """Does the work of a conversion's cell."""
+def do_conversion(files: CellFiles, order: dict[str, Any]) -> None:
     recipe, planned = check(ConversionRecipe, order["recipe"]), order["content"]
     known = Teacher.of(order["teacher"])
     check_unchanged("the teacher", planned["teacher"], weights_hash(known.copy))
     check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.tokenizer))
     if "text" not in planned:  # nothing is trained
-        keep(known, recipe, files.run, begun)
+        keep(known, recipe, files.run, files.begun)
         return
     texts, text_column = order["texts"], order["text_column"]
     check_unchanged("the text", planned["text"], text_of(texts, text_column))
-    convert(order["teacher"], texts, files.run, resume=begun, text_column=text_column, **order["recipe"])
+    convert(order["teacher"], texts, files.run, resume=files.begun, text_column=text_column, **order["recipe"])
 
 
 def remove_checkpoints(files: CellFiles) -> None:
@@ -82,22 +81,17 @@ def remove_checkpoints(files: CellFiles) -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int], begun: bool) -> None:
-    """Does the work of a fine-tuning's cell under some seeds."""
+def do_finetuning(files: CellFiles, order: dict[str, Any], seeds: Sequence[int]) -> None:
     recipe = check(FinetuneRecipe, order["recipe"])
     loaded = StudyTask.of(order["task"]["name"], order["task"]).load(order["data"])
     check_unchanged(f"the data of {loaded.title}", order["content"]["data"], loaded.digest())
     start, source = CellFiles(files.root, order["start"]).run, {"data": order["data"]}
     work = loaded.task, loaded.splits, files.run, recipe, seeds
-    finetune(start, *work, source=source, resume=begun, trusted=True, keep_models=False)
+    finetune(start, *work, source=source, resume=files.begun, trusted=True, keep_models=False)
 
 
 def check_unchanged(what: str, planned: Any, found: Any) -> None:
-    """Refuses to run a cell on data that differs from what its name stands for.
-
-    Raises:
-        ValueError: The data changed since the study was planned.
-    """
+    """Refuses to run a cell on data that differs from what its name stands for."""
     if planned != found:
         raise ValueError(f"{what} changed since this start of the study; start it again for cells of what is there now")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mabert.machine.processes import described
-from mabert_lab.bench import lengths, models, worker
+from mabert_lab.bench import worker
 from mabert_lab.bench.worker import Answers, CellError, Worker, status_of
 
 
@@ -28,6 +28,4 @@ class Local(Worker):
 def in_this_process(monkeypatch):
     monkeypatch.setattr(worker, "Worker", Local)
     monkeypatch.setattr(worker, "limit_memory", lambda allowed: None)
-    for measurement in (lengths, models):  # `test_operators` has what this finds
-        monkeypatch.setattr(measurement, "refuse_unless_correct", lambda *device: None)
     monkeypatch.setattr(Answers, "release", lambda answers: None)  # which takes long where much is imported

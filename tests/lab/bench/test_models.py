@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mabert_lab import cli
-from mabert_lab.bench import lengths, models
+from mabert_lab.bench import lengths, models, worker
 from mabert_lab.bench.models import Plan
 from mabert_lab.bench.turns import Protocol
 from mabert_lab.report.costs import efficiency_page
@@ -94,9 +94,8 @@ def test_nothing_is_timed_on_a_gpu_that_computes_wrong(monkeypatch, tmp_path):
     def refuse(device):
         raise RuntimeError(f"selective_scan is off on {device}")
 
-    for measurement in (models, lengths):
-        monkeypatch.setattr(measurement, "refuse_unless_correct", refuse)
-        monkeypatch.setattr(measurement, "workers_of", lambda sides: pytest.fail("a model was started"))
+    monkeypatch.setattr(worker, "refuse_unless_correct", refuse)
+    monkeypatch.setattr(worker, "Worker", lambda name: pytest.fail("a model was started"))
     with pytest.raises(RuntimeError, match="off on cuda"):
         models.run(Plan(device="cuda", dtypes=("float32",)), output=tmp_path)
     with pytest.raises(RuntimeError, match="off on cuda"):

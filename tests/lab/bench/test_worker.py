@@ -65,7 +65,7 @@ def test_an_older_c_library_is_asked_for_what_it_takes(monkeypatch, library, siz
 
 @pytest.fixture
 def worker():
-    with worker_module.workers_of({"side": "bert"}) as workers:
+    with worker_module.workers_of({"side": "bert"}, "cpu") as workers:
         yield workers["side"]
 
 

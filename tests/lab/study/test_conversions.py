@@ -216,11 +216,17 @@ def test_arms_are_all_conversions_or_none(arms, message):
         study(ARMS, budgets=["10%"])
 
 
-def test_the_dry_run_counts_conversions_and_runs_none(capsys, tmp_path, fields, encoders):
+def test_the_dry_run_counts_conversions_refuses_a_text_that_is_too_short_and_runs_none(
+    capsys, tmp_path, fields, encoders
+):
     given = ["--text", *fields["convert"]["texts"], "--data", str(tmp_path / "glue"), "-o", str(tmp_path / "root")]
     words = ["pattern", "--from", str(encoders[6]), "--scale", "convert-tiny", *given, "finetune.max_length=40"]
     assert main(["study", *words, "--conversions", "2", "convert.recipe.tokens=1000", "--dry-run"]) == 0
     assert "23 conversions and 23 fine-tunings to run" in " ".join(capsys.readouterr().out.split())
+    assert main(["study", *words, "convert.recipe.tokens=50000", "--dry-run"]) == 2
+    told = capsys.readouterr().err.strip()
+    assert re.search(r"the conversion of M: the text has [\d,]+ tokens to learn from, 50,000 are asked for", told)
+    assert len(told.splitlines()) == 1
     assert not (tmp_path / "root/cells").exists()
 
 
@@ -232,16 +238,6 @@ def test_an_arm_tells_of_the_conversion_that_failed(tmp_path, fields):
     assert (kept["pretraining"]["status"], made["pretraining"]["status"]) == ("missing", "failed")
     assert made["pretraining"]["reason"] == "ValueError: nothing"
     assert [each["status"] for each in made["pretraining"]["conversions"]] == ["missing", "failed"]
-
-
-def test_the_dry_run_refuses_a_text_that_is_too_short(capsys, tmp_path, fields, encoders):
-    given = ["--text", *fields["convert"]["texts"], "--data", str(tmp_path / "glue"), "-o", str(tmp_path / "root")]
-    words = ["pattern", "--from", str(encoders[6]), "--scale", "convert-tiny", *given, "finetune.max_length=40"]
-    assert main(["study", *words, "convert.recipe.tokens=50000", "--dry-run"]) == 2
-    told = capsys.readouterr().err.strip()
-    assert re.search(r"the conversion of M: the text has [\d,]+ tokens to learn from, 50,000 are asked for", told)
-    assert len(told.splitlines()) == 1
-    assert not (tmp_path / "root/cells").exists()
 
 
 @pytest.mark.parametrize(("what", "arm"), [("text", "MTM"), ("teacher", "MTM"), ("teacher", "T")])
@@ -257,7 +253,7 @@ def test_a_conversion_is_not_made_from_what_changed_since_it_was_planned(tmp_pat
         save_file({name: weight + 1e-3 for name, weight in weights.items()}, teacher / "model.safetensors")
     files = CellFiles(tmp_path / "root", cell.name)
     with pytest.raises(ValueError, match=f"the {what} changed since this start of the study"):
-        do_conversion(files, {**cell.order, "content": cell.content}, begun=False)
+        do_conversion(files, {**cell.order, "content": cell.content})
     assert not files.run.exists()
 
 
@@ -271,10 +267,10 @@ def test_the_encoders_own_arm_goes_on_after_a_stop(tmp_path, fields, monkeypatch
     with monkeypatch.context() as stop:
         stop.setattr(holder, last.rpartition(".")[2], Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            do_conversion(files, order, begun=False)
+            do_conversion(files, order)
     assert files.begun
     assert not files.finished(cell.seeds)
-    do_conversion(files, order, begun=True)
+    do_conversion(files, order)
     assert files.finished(cell.seeds)
     assert MaBertModel.from_pretrained(files.run).config.layer_pattern == "TTT"
 

@@ -47,8 +47,7 @@ pytestmark = [FORKED, pytest.mark.slow]
 
 
 def run(plan, root):
-    runner = Runner(plan, root)
-    runner.finished = lambda: write_results(plan, root, runner.states)
+    runner = Runner(plan, root, finished=partial(write_results, plan, root))
     return {plan.cells[name].title: status for name, status in runner.run().items()}
 
 
