@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from mabert.data.words import Words
 from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, POOLINGS, SentenceFolder
 from mabert.infer import heads
-from mabert.infer.answers import How, Question, answer_in_chunks
+from mabert.infer.answers import How, answer_in_chunks
 from mabert.infer.chunks import Row
-from mabert.infer.heads import reading
 from mabert.infer.loaded import Loaded, check_precision, device_named, load_for_use
 from mabert.infer.passages import Alone, InContext, Passages
 from mabert.model import MaBertConfig
@@ -251,11 +249,7 @@ class TextModel:
         self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
         """Does the work of `embed` on a stream: yields chunks of texts with vectors, (D,) each, in constant memory."""
-        way = self._way(how, pooling, normalize)
-        folder = way.folder
-        if folder is not None and (folder.prompt or folder.lower):
-            rows = ((folder.prepared(text) if isinstance(text, str) else text,) for (text,) in rows)
-        return answer_in_chunks(Question("embedding", way.loaded, heads.vectors(way)), rows, way.how)
+        return answer_in_chunks(heads.Embedding(self._way(how, pooling, normalize)), rows)
 
     def passage_vectors(
         self,
@@ -278,8 +272,8 @@ class TextModel:
         longest = way.loaded.longest
         if longest is not None and length > longest:
             raise ValueError(f"passages of {length} tokens are asked for; the model has positions for {longest}")
-        question = (InContext if context else Alone)(way, length).question()
-        return (found for _, (found,) in answer_in_chunks(question, rows, way.how))
+        question = (InContext if context else Alone)(way, length)
+        return (found for _, (found,) in answer_in_chunks(question, rows))
 
     def labels(
         self, rows: Iterable[Row], how: How, *, paired: bool = False
@@ -302,30 +296,25 @@ class TextModel:
         if self.opened.use == "reader":
             if how.truncate:
                 raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
-            return answer_in_chunks(reading(self._read("reader")), rows, how)
+            return answer_in_chunks(heads.Reading(self._read("reader"), how), rows)
         if self.opened.use == "tagger":
             if paired:
                 raise ValueError(f"{self.path} tags the words of single texts, and pairs are given")
             if odd := [name for name in self.config.id2label.values() if not is_tag(name)]:
                 raise ValueError(f"{self.path} has the label {odd[0]!r}; those of entities are O, B-TYPE and I-TYPE")
-            loaded = self._read("tagger")
-            finish = partial(heads.entities, loaded)
-            return answer_in_chunks(Question("tagging", loaded, heads.tags(loaded), finish=finish), rows, how)
+            return answer_in_chunks(heads.Tagging(self._read("tagger"), how), rows)
         headless = self.config.architectures == [class_for("encoder", self.config).__name__]
         if headless or self.opened.use == "masked_lm":
             kind = "an encoder without a head" if headless else "a masked language model"
             raise ValueError(f"{self.path} is {kind}; `mabert finetune` makes a classifier of it")
-        loaded = self._read("classifier")
-        return answer_in_chunks(heads.classifying(loaded), rows, how)
+        return answer_in_chunks(heads.Classifying(self._read("classifier"), how), rows)
 
     def guesses(
         self, rows: Iterable[Row], how: How, *, top: int = 5
     ) -> Iterator[tuple[list[Row], list[list[list[dict[str, Any]]]]]]:
         """Does the work of `fill_mask` on a stream."""
         check(Count, top, "top")
-        loaded = self._read("masked_lm")
-        masks = partial(heads.check_masks, loaded, cut=bool(how.truncate))
-        return answer_in_chunks(Question("filling", loaded, heads.guesses(loaded, top), check=masks), rows, how)
+        return answer_in_chunks(heads.Filling(self._read("masked_lm"), how, top), rows)
 
     def _read(self, use: Use) -> Loaded[Any]:
         if use not in self._loaded:
