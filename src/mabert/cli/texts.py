@@ -193,8 +193,6 @@ def run_predict(options: argparse.Namespace) -> None:
     if options.input is None and options.keep and Path(options.keep[-1]).is_file():
         raise ValueError(f"--keep has {options.keep[-1]!r}, which is a file; give the file of texts before --keep")
     model, rows = opened(options, (".jsonl",))
-    from mabert.infer.write import write_rows
-
     paired = options.pair_column is not None
     reads = model.opened.use == "reader"
     names = (GIVEN[2:] if reads else GIVEN[:2])[: 1 + paired]
@@ -205,8 +203,15 @@ def run_predict(options: argparse.Namespace) -> None:
         ]
         for chunk in model.labels(rows, how_of(options), paired=paired)
     )
-    count = write_rows(answered, options.output)
-    say_written(options.output, f"{count:,} rows")
+    write_answers(answered, options.output)
+
+
+def write_answers(chunks: Iterable[list[dict[str, Any]]], output: str | None) -> None:
+    """Writes rows of answers, and says how many went to a file."""
+    from mabert.infer.write import write_rows
+
+    count = write_rows(chunks, output)
+    say_written(output, f"{count:,} rows")
 
 
 def add_fill_mask(commands: Any) -> None:
@@ -219,14 +224,11 @@ def add_fill_mask(commands: Any) -> None:
 def run_fill_mask(options: argparse.Namespace) -> None:
     """`mabert fill-mask`."""
     model, rows = opened(options, (".jsonl",))
-    from mabert.infer.write import write_rows
-
     answered = (
         [{"text": text, "masks": masks} for (text,), masks in zip(*chunk, strict=True)]
         for chunk in model.guesses(rows, how_of(options), top=options.top)
     )
-    count = write_rows(answered, options.output)
-    say_written(options.output, f"{count:,} rows")
+    write_answers(answered, options.output)
 
 
 def add_info(commands: Any) -> None:

@@ -336,10 +336,7 @@ class TextModel:
         pooling, normalize = pooling or made, scaled if normalize is None else normalize
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
-        if pooling == "map":
-            loaded, pool = self._mapped()
-        else:
-            loaded, pool = self._encoder(), Pooler.FIXED[pooling]
+        loaded, pool = self._mapped() if pooling == "map" else (self._encoder(), Pooler.FIXED[pooling])
         if folder is not None and how.max_length is None and folder.longest is not None:
             how = replace(how, max_length=min(folder.longest, loaded.longest or folder.longest))
         return heads.Way(loaded, pooling, pool, normalize, how, folder)
@@ -378,16 +375,9 @@ class TextModel:
 
 def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[Row]:
     """Makes rows of texts, or of pairs of texts, which any list, tuple, column, 1-D array or iterator may hold. Half of
-    a surrogate pair becomes U+FFFD.
+    a surrogate pair becomes U+FFFD. `words` tells whether a list of words may stand for a text.
 
-    Args:
-        texts: The texts, or the first of each pair.
-        pairs: The second of each pair.
-        words: Whether a list of words may stand for a text.
-
-    Raises:
-        ValueError: If a string, bytes, a mapping, a set, or a table or array with other than one dimension is given, a
-            value is no text, or first and second texts differ in number.
+    Raises ValueError if something else holds the texts, a value is no text, or the two differ in number.
     """
     held: list[Any] = []
     for name, given in {"the input": texts, **({} if pairs is None else {"the second texts": pairs})}.items():
