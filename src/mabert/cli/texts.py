@@ -27,16 +27,6 @@ GIVEN = ("text", "pair", "question", "context")
 ANSWERS = ("label", "labels", "probability", "score", "scores", "entities", "answer", "start", "end")
 """Columns of answers that `predict` writes."""
 
-READER, TAGGER = "ForQuestionAnswering", "ForTokenClassification"
-"""Suffixes of the model classes that answer questions, and that tag words."""
-
-
-UNTRAINED = (
-    "{model} was never trained to put similar texts near each other; a model that was: minilm, or what mabert convert "
-    "sentence-transformers/all-MiniLM-L6-v2 --text FILE -o FOLDER makes"
-)
-"""Message about an encoder without the files of sentence-transformers."""
-
 
 def add_embed(commands: Any) -> None:
     """Vectors."""
@@ -114,7 +104,8 @@ def rows_for(options: argparse.Namespace, saved: str) -> Iterable[Row]:
     from mabert.data.entities import CONLL
     from mabert.infer.texts import has_words, read_rows, rows_of_task
 
-    reads, tags = READER in saved and hasattr(options, "pair_column"), TAGGER in saved
+    reads = "ForQuestionAnswering" in saved and hasattr(options, "pair_column")
+    tags = "ForTokenClassification" in saved
     keep = getattr(options, "keep", ())
     if options.text_column is None and not options.jsonl and options.input is not None:
         path = Path(options.input)
@@ -174,7 +165,10 @@ def run_embed(options: argparse.Namespace) -> None:
     say_written(options.output, f"{count:,} vectors of {width} numbers")
     say_written(beside, f"text, start and end of {count:,} passages")
     if not is_for_similarity(model.path):
-        complain(UNTRAINED.format(model=options.model))
+        complain(
+            f"{options.model} was never trained to put similar texts near each other; a model that was: minilm, or "
+            "what mabert convert sentence-transformers/all-MiniLM-L6-v2 --text FILE -o FOLDER makes"
+        )
 
 
 def add_predict(commands: Any) -> None:

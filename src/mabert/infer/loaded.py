@@ -81,17 +81,15 @@ class Loaded(Generic[Pretrained]):
         in place of at each forward, and if `graphs` is on, an encoder's layers run by CUDA graphs
         (`mabert.model.graphs`).
         """
+        device, dtype = self.model.device, torch.bfloat16 if self.bf16 else self.model.dtype
         if self.int8:
             prepack(self.model, "int8")
-            return self
-        if self.model.device.type == "cuda":
+        elif device.type == "cuda":
             if self.bf16:
                 cast_products(self.model)
             if graphs and isinstance(self.model.base_model, MaBertModel):
                 use_graphs(self.model.base_model)
-            return self
-        dtype = torch.bfloat16 if self.bf16 else self.model.dtype
-        if can_prepack(self.model.device, dtype):
+        elif can_prepack(device, dtype):
             prepack(self.model, dtype if self.bf16 else None)
         return self
 

@@ -115,7 +115,8 @@ class Alone(heads.Embedding):
     def encode(self, chunk: Chunk) -> Encoded:
         self.places, items = [], []
         texts = [text for (text,) in chunk.rows]
-        encoded = self._encoded(texts, chunk.name, chunk.before)
+        read = self.prepared(texts)  # of any length
+        encoded = encodings(self.loaded.tokenizer, read, max_length=None, name=chunk.name, before=chunk.before)
         for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), chunk.before):
             for (start, end), own in self._divided(number, text, item, self._tokens(text, encoding)[0]):
                 self.places.append((number, start, end))
@@ -125,12 +126,6 @@ class Alone(heads.Embedding):
     def finish(self, chunk: Chunk, found: list[np.ndarray]) -> list[Passages]:
         vectors = np.vstack([np.zeros((0, self.loaded.model.config.hidden_size), np.float32), *found])
         return [Passages(vectors, *np.array(self.places, dtype=np.int64).reshape(-1, 3).T)]
-
-    def _encoded(
-        self, texts: Sequence[str], name: str = "the input", before: int = 0
-    ) -> Iterator[tuple[dict[str, list[int]], Encoding]]:
-        """Encodes texts of any length."""
-        return encodings(self.loaded.tokenizer, self.prepared(texts), max_length=None, name=name, before=before)
 
     def _tokens(self, text: str, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
         """Returns the characters of each token of a text, int64 (tokens, 2), and their places among all tokens.
@@ -165,7 +160,8 @@ class Alone(heads.Embedding):
                 f"prompt; passages of {self.length} are asked for, so ask for longer ones"
             )
         pieces, found = [text[start:end] for start, end in spans], []
-        for (start, _), piece, (own, encoding) in zip(spans, pieces, self._encoded(pieces), strict=True):
+        encoded = encodings(self.loaded.tokenizer, self.prepared(pieces), max_length=None)
+        for (start, _), piece, (own, encoding) in zip(spans, pieces, encoded, strict=True):
             within = self._divided(number, piece, own, self._tokens(piece, encoding)[0])
             found += [((start + first, start + last), its) for (first, last), its in within]
         return found
