@@ -85,10 +85,10 @@ def passages_of(
 
 def best_answers(contexts: Sequence[str], passages: Iterable[Passage], logits: Iterable[np.ndarray]) -> list[Answer]:
     """Returns the likeliest answer to each question, see `best_answer`; `passages` and `logits` are those of all."""
-    each, found = iter(logits), []
-    for row, group in groupby(passages, key=lambda passage: passage.row):
-        own = list(group)
-        found.append(best_answer(contexts[row], own, [next(each) for _ in own]))
+    found = []
+    for row, group in groupby(zip(passages, logits, strict=True), key=lambda pair: pair[0].row):
+        own, scores = zip(*group, strict=True)
+        found.append(best_answer(contexts[row], own, scores))
     return found
 
 
