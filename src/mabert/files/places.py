@@ -78,11 +78,12 @@ def find(model: "str | Path | Place") -> Place:
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
     file = folder / CONFIG
-    if not file.is_file() and (folder / ADAPTER).is_file():
-        raise FileNotFoundError(
-            f"{folder} holds an adapter ({ADAPTER}) and no model; join both by PEFT's merge_and_unload() and save that"
-        )
     if not file.is_file():
+        if (folder / ADAPTER).is_file():
+            raise FileNotFoundError(
+                f"{folder} holds an adapter ({ADAPTER}) and no model; join both by PEFT's merge_and_unload() and save "
+                "that"
+            )
         inside = model_inside(folder)
         hint = f"; did you mean {inside}?" if inside else ""
         raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
@@ -155,20 +156,19 @@ def folder_of(model: str | Path) -> str | Path:
         ValueError: If the weights in the package are not the known ones.
     """
     name = str(model)
-    by_package = {package.name: package for package in PACKAGES.values()}
-    package = PACKAGES.get(name) or by_package.get(name)
+    hub_name = next((known for known, package in PACKAGES.items() if name in (known, package.name)), None)
     if Path(model).exists():
         return model
     if Path(model).name == name and (SHIPPED / name / CONFIG).is_file():
         return SHIPPED / name
-    if package is None:
+    if hub_name is None:
         return from_hub(name) if is_hub_name(name) else model
+    package = PACKAGES[hub_name]
     place = default_cache() / "teachers" / package.sha256[:16]
     if not place.exists():
         try:
             archive = Path(str(importlib.metadata.distribution(package.name).locate_file(package.archive)))
         except importlib.metadata.PackageNotFoundError:
-            hub_name = next(name for name, each in PACKAGES.items() if each is package)
             return from_hub(hub_name, f"; `pip install {package.name}` brings it as well")
         make_once(place, lambda folder: unpack(package, archive, folder))
     return place

@@ -279,8 +279,8 @@ class TextModel:
         self, rows: Iterable[Row], how: How, *, paired: bool = False
     ) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
         """Does the work of `predict` on a stream; `paired` tells whether rows have two texts."""
-        tuned = self.opened.encoding
-        if self.opened.use == "reader" and not paired:
+        use, tuned = self.opened.use, self.opened.encoding
+        if use == "reader" and not paired:
             raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
         if tuned is not None:
             if paired != tuned.pairs:
@@ -293,18 +293,18 @@ class TextModel:
                 max_length=tuned.max_length if how.max_length is None else how.max_length,
                 truncate=tuned.truncate if how.truncate is None else how.truncate,
             )
-        if self.opened.use == "reader":
+        if use == "reader":
             if how.truncate:
                 raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
             return answer_in_chunks(heads.Reading(self._read("reader"), how), rows)
-        if self.opened.use == "tagger":
+        if use == "tagger":
             if paired:
                 raise ValueError(f"{self.path} tags the words of single texts, and pairs are given")
             if odd := [name for name in self.config.id2label.values() if not is_tag(name)]:
                 raise ValueError(f"{self.path} has the label {odd[0]!r}; those of entities are O, B-TYPE and I-TYPE")
             return answer_in_chunks(heads.Tagging(self._read("tagger"), how), rows)
         headless = self.config.architectures == [class_for("encoder", self.config).__name__]
-        if headless or self.opened.use == "masked_lm":
+        if headless or use == "masked_lm":
             kind = "an encoder without a head" if headless else "a masked language model"
             raise ValueError(f"{self.path} is {kind}; `mabert finetune` makes a classifier of it")
         return answer_in_chunks(heads.Classifying(self._read("classifier"), how), rows)
@@ -379,10 +379,11 @@ def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: boo
 
     Raises ValueError if something else holds the texts, a value is no text, or the two differ in number.
     """
+    given = {"the input": texts} if pairs is None else {"the input": texts, "the second texts": pairs}
     held: list[Any] = []
-    for name, given in {"the input": texts, **({} if pairs is None else {"the second texts": pairs})}.items():
-        check_list(given, name)
-        held.append([text_of(each, words) for each in given])
+    for name, column in given.items():
+        check_list(column, name)
+        held.append([text_of(each, words) for each in column])
     check_texts(*held)
     return list(zip(*held, strict=True))
 
