@@ -77,6 +77,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("--no-graphs", action="store_true", help=graphs)
     alone = "process each text alone, so that its result has the same bits whatever else is in the file"
     added.add_argument("--deterministic", action="store_true", help=alone)
+    added.set_defaults(pair_column=None, keep=())  # `predict` has options for these
 
 
 def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextModel, Iterable[Row]]:
@@ -104,22 +105,21 @@ def rows_for(options: argparse.Namespace, saved: str) -> Iterable[Row]:
     from mabert.data.entities import CONLL
     from mabert.infer.texts import has_words, read_rows, rows_of_task
 
-    reads = "ForQuestionAnswering" in saved and hasattr(options, "pair_column")
+    reads = "ForQuestionAnswering" in saved and options.run is run_predict
     tags = "ForTokenClassification" in saved
-    keep = getattr(options, "keep", ())
     if options.text_column is None and not options.jsonl and options.input is not None:
         path = Path(options.input)
         if reads and rows.format_of(path) == ".json":
             options.pair_column = "context"
-            return rows_of_task(path, keep)
-        if tags and rows.format_of(path) in CONLL and not keep:
+            return rows_of_task(path, options.keep)
+        if tags and rows.format_of(path) in CONLL and not options.keep:
             return rows_of_task(path)
     if reads:
         options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"
     if tags and options.text_column is None and has_words(options.input):
         options.text_column = "tokens"
-    pair_column = getattr(options, "pair_column", None)
-    return read_rows(options.input, options.text_column, pair_column, jsonl=options.jsonl, keep=keep, words=tags)
+    how = {"jsonl": options.jsonl, "keep": options.keep, "words": tags}
+    return read_rows(options.input, options.text_column, options.pair_column, **how)
 
 
 def how_of(options: argparse.Namespace) -> How:
