@@ -1,6 +1,7 @@
 """How a folder says that its vectors are made: what `embed` goes by unless it is told otherwise."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -24,6 +25,15 @@ def in_the_hubs_cache(tmp_path, monkeypatch):
     (kept / "refs").mkdir()
     (kept / "refs/main").write_text(commit)
     return "owner/embedder"
+
+
+def test_an_empty_text_is_told_of_behind_a_prompt_too(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    folder = saved_teacher(tmp_path, sentences="mean")
+    prompt = {"prompts": {"query": "the wind: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompt))
+    mabert.load(folder).embed([*TEXTS, ""], progress=False)
+    assert [record.message for record in caplog.records] == ["texts that are empty: 1 of 4"]
 
 
 def norms(vectors):

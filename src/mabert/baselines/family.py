@@ -169,21 +169,11 @@ class Family:
 
     @torch.no_grad()
     def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:
-        """Returns a copy of the model for longer inputs, by the family's method in Table A3.
-
-        Args:
-            model: Any model of the family; it stays unchanged.
-            length: New maximum input length in tokens.
-
-        Returns:
-            A model of the same class.
-
-        Raises:
-            ValueError: If the model already takes that length.
-        """
-        now = self.longest(model.config)
-        if length <= (model.config.max_position_embeddings if now is None else now):
-            raise ValueError(f"length is {length}; this model takes {now or model.config.max_position_embeddings}")
+        """Returns a copy of any model of the family, which stays unchanged, for inputs of up to `length` tokens, by the
+        family's method in Table A3; raises ValueError if the model already takes them."""
+        now = self.longest(model.config) or model.config.max_position_embeddings
+        if length <= now:
+            raise ValueError(f"length is {length}; this model takes {now}")
         config = copy.deepcopy(model.config)
         for name, value in self.longer(config, length).items():
             setattr(config, name, value)
@@ -207,15 +197,8 @@ def repeat(table: Tensor, rows: int, kept: int = 0) -> Tensor:
     """Repeats a table of positions until it is long enough, as Longformer was initialised from RoBERTa (Beltagy et al.,
     2020, section 5).
 
-    The old positions stay, so the outputs for short inputs do not change.
-
-    Args:
-        table: (old rows, D).
-        rows: Rows of the new table.
-        kept: Rows at the start that are not positions and are not repeated.
-
-    Returns:
-        (rows, D).
+    The old positions stay, so the outputs for short inputs do not change. Of the table, (old rows, D), the first `kept`
+    rows are not positions and are not repeated. Returns (rows, D).
     """
     positions = table[kept:]
     copies = -(-(rows - kept) // len(positions))

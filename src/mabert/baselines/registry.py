@@ -20,22 +20,14 @@ _BY_TYPE = {family.model_type: family for family in FAMILIES.values()}
 
 
 def family_named(name: str) -> Family:
-    """Returns a family by its name.
-
-    Raises:
-        ValueError: If there is none; names the known ones.
-    """
+    """Returns a family by its name; raises a ValueError that names the known ones if there is none."""
     if name not in FAMILIES:
         raise ValueError(f"there is no model {name!r}; there are {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """Returns the family of a model's configuration.
-
-    Raises:
-        ValueError: If it belongs to no family.
-    """
+    """Returns the family of a model's configuration; raises ValueError if it belongs to none."""
     if config.model_type not in _BY_TYPE:
         raise ValueError(f"a model of type {config.model_type!r}; there are {', '.join(_BY_TYPE)}")
     return _BY_TYPE[config.model_type]

@@ -54,24 +54,26 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe; Python would complain again when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except ModuleNotFoundError as error:
-        if options.debug:
+    except Exception as error:
+        message = None if options.debug else refusal(error)
+        if message is None:
             raise
-        complain(lacking(error))
-        return BAD_INPUT
-    except (ValueError, OSError, SafetensorError) as error:
-        if options.debug:
-            raise
-        complain(one_line(error))
-        return BAD_INPUT
-    except (MemoryError, RuntimeError) as error:
-        from mabert.machine.memory import is_out_of_memory
-
-        if options.debug or not is_out_of_memory(error):
-            raise
-        complain(one_line(error) or "out of memory")
+        complain(message)
         return BAD_INPUT
     return 0
+
+
+def refusal(error: Exception) -> str | None:
+    """Returns in one line what bad input, too little memory or a missing package led to; None for any other error."""
+    if isinstance(error, ModuleNotFoundError):
+        return lacking(error)
+    if isinstance(error, ValueError | OSError | SafetensorError):
+        return one_line(error)
+    if isinstance(error, MemoryError | RuntimeError):
+        from mabert.machine.memory import is_out_of_memory  # loads torch
+
+        return one_line(error) or "out of memory" if is_out_of_memory(error) else None
+    return None
 
 
 def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse.Namespace:

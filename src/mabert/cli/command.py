@@ -50,15 +50,8 @@ def number(option: str, hint: Any) -> Callable[[str], Any]:
 
 
 def add_field(group: Any, recipe: type, name: str, text: str, option: str = "") -> None:
-    """Adds the option of a recipe's field, with its type, range, choices and default.
-
-    Args:
-        group: Group of the parser.
-        recipe: The dataclass.
-        name: Name of the field.
-        text: Help, to which the default is added.
-        option: Its name on the command line; default, the field's.
-    """
+    """Adds the option of a recipe's field to a group of the parser, with its type, range, choices and default, which
+    its help shows. `option` is its name on the command line; default, the field's."""
     option = option or f"--{name.replace('_', '-')}"
     hint = hints_of(recipe)[name]
     field = next(field for field in dataclasses.fields(recipe) if field.name == name)

@@ -27,16 +27,6 @@ GIVEN = ("text", "pair", "question", "context")
 ANSWERS = ("label", "labels", "probability", "score", "scores", "entities", "answer", "start", "end")
 """Columns of answers that `predict` writes."""
 
-READER, TAGGER = "ForQuestionAnswering", "ForTokenClassification"
-"""Suffixes of the model classes that answer questions, and that tag words."""
-
-
-UNTRAINED = (
-    "{model} was never trained to put similar texts near each other; a model that was: minilm, or what mabert convert "
-    "sentence-transformers/all-MiniLM-L6-v2 --text FILE -o FOLDER makes"
-)
-"""Message about an encoder without the files of sentence-transformers."""
-
 
 def add_embed(commands: Any) -> None:
     """Vectors."""
@@ -87,6 +77,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.add_argument("--no-graphs", action="store_true", help=graphs)
     alone = "process each text alone, so that its result has the same bits whatever else is in the file"
     added.add_argument("--deterministic", action="store_true", help=alone)
+    added.set_defaults(pair_column=None, keep=())  # `predict` has options for these
 
 
 def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextModel, Iterable[Row]]:
@@ -114,21 +105,21 @@ def rows_for(options: argparse.Namespace, saved: str) -> Iterable[Row]:
     from mabert.data.entities import CONLL
     from mabert.infer.texts import has_words, read_rows, rows_of_task
 
-    reads, tags = READER in saved and hasattr(options, "pair_column"), TAGGER in saved
-    keep = getattr(options, "keep", ())
+    reads = "ForQuestionAnswering" in saved and options.run is run_predict
+    tags = "ForTokenClassification" in saved
     if options.text_column is None and not options.jsonl and options.input is not None:
         path = Path(options.input)
         if reads and rows.format_of(path) == ".json":
             options.pair_column = "context"
-            return rows_of_task(path, keep)
-        if tags and rows.format_of(path) in CONLL and not keep:
+            return rows_of_task(path, options.keep)
+        if tags and rows.format_of(path) in CONLL and not options.keep:
             return rows_of_task(path)
     if reads:
         options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"
     if tags and options.text_column is None and has_words(options.input):
         options.text_column = "tokens"
-    pair_column = getattr(options, "pair_column", None)
-    return read_rows(options.input, options.text_column, pair_column, jsonl=options.jsonl, keep=keep, words=tags)
+    how = {"jsonl": options.jsonl, "keep": options.keep, "words": tags}
+    return read_rows(options.input, options.text_column, options.pair_column, **how)
 
 
 def how_of(options: argparse.Namespace) -> How:
@@ -174,7 +165,10 @@ def run_embed(options: argparse.Namespace) -> None:
     say_written(options.output, f"{count:,} vectors of {width} numbers")
     say_written(beside, f"text, start and end of {count:,} passages")
     if not is_for_similarity(model.path):
-        complain(UNTRAINED.format(model=options.model))
+        complain(
+            f"{options.model} was never trained to put similar texts near each other; a model that was: minilm, or "
+            "what mabert convert sentence-transformers/all-MiniLM-L6-v2 --text FILE -o FOLDER makes"
+        )
 
 
 def add_predict(commands: Any) -> None:
@@ -193,8 +187,6 @@ def run_predict(options: argparse.Namespace) -> None:
     if options.input is None and options.keep and Path(options.keep[-1]).is_file():
         raise ValueError(f"--keep has {options.keep[-1]!r}, which is a file; give the file of texts before --keep")
     model, rows = opened(options, (".jsonl",))
-    from mabert.infer.write import write_rows
-
     paired = options.pair_column is not None
     reads = model.opened.use == "reader"
     names = (GIVEN[2:] if reads else GIVEN[:2])[: 1 + paired]
@@ -205,8 +197,15 @@ def run_predict(options: argparse.Namespace) -> None:
         ]
         for chunk in model.labels(rows, how_of(options), paired=paired)
     )
-    count = write_rows(answered, options.output)
-    say_written(options.output, f"{count:,} rows")
+    write_answers(answered, options.output)
+
+
+def write_answers(chunks: Iterable[list[dict[str, Any]]], output: str | None) -> None:
+    """Writes rows of answers, and says how many went to a file."""
+    from mabert.infer.write import write_rows
+
+    count = write_rows(chunks, output)
+    say_written(output, f"{count:,} rows")
 
 
 def add_fill_mask(commands: Any) -> None:
@@ -219,14 +218,11 @@ def add_fill_mask(commands: Any) -> None:
 def run_fill_mask(options: argparse.Namespace) -> None:
     """`mabert fill-mask`."""
     model, rows = opened(options, (".jsonl",))
-    from mabert.infer.write import write_rows
-
     answered = (
         [{"text": text, "masks": masks} for (text,), masks in zip(*chunk, strict=True)]
         for chunk in model.guesses(rows, how_of(options), top=options.top)
     )
-    count = write_rows(answered, options.output)
-    say_written(options.output, f"{count:,} rows")
+    write_answers(answered, options.output)
 
 
 def add_info(commands: Any) -> None:

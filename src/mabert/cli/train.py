@@ -187,7 +187,9 @@ def run_finetune(options: argparse.Namespace) -> None:
         result = finetune(
             options.model, task, splits, options.output, recipe, options.seeds, source=source, resume=options.resume
         )
-    for split, metrics in result["outcome"]["scores"].items() if result else ():
+    if not result:
+        return
+    for split, metrics in result["outcome"]["scores"].items():
         for metric, score in metrics.items():
             spread = "" if score["std"] is None else f" ± {score['std']:.4f}"
             of = f" of {task.positive!r}" if metric == "f1" and task.positive and not options.task else ""
@@ -195,11 +197,10 @@ def run_finetune(options: argparse.Namespace) -> None:
             name = f"{task.name} {split}" if options.task else split  # else its file is named
             count = len(result["seeds"])
             say(f"{name} {metric}{of}: {mean}{spread} ({count} seed{'s' if count > 1 else ''})")
-    if result:
-        for line in options.draw("finetune", result, Path(options.output)):
-            say(line)
-        folder = Path(options.output) / f"seed-{result['seeds'][0]}"
-        say(f"each seed has a model; use one by: mabert predict {folder} TEXTS")
+    for line in options.draw("finetune", result, Path(options.output)):
+        say(line)
+    folder = Path(options.output) / f"seed-{result['seeds'][0]}"
+    say(f"each seed has a model; use one by: mabert predict {folder} TEXTS")
 
 
 def asked_for(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str, Any]:

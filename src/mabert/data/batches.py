@@ -16,14 +16,9 @@ _WINDOW = 50
 
 
 def batches_by_length(lengths: Sequence[int], tokens: int = TOKENS_A_BATCH) -> list[list[int]]:
-    """Groups texts of similar length into batches.
+    """Groups texts of similar length into batches of at most so many padded tokens; a longer text is alone in one.
 
-    Args:
-        lengths: tokens of each text.
-        tokens: padded tokens of a batch at most; a text that is longer gets a batch of its own.
-
-    Returns:
-        One list of indices per batch, longest texts first, so that memory use peaks at the start.
+    Returns one list of indices per batch, longest texts first, so that memory use peaks at the start.
     """
     lengths = _whole(lengths)
     order = sorted(range(len(lengths)), key=lambda text: -lengths[text])

@@ -233,16 +233,21 @@ def _write_ids(
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     sizes = [source.size() for source in sources]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
-    ends = array("q", [0])
+    ends, last = array("q", [0]), 0
     with whole_file(path) as file, in_bytes("tokenising", total, progress) as bar:
         write_npy_header(file, dtype, (0,))
-        for documents, position in _read_ahead(_batches(sources)):
-            room = None if max_tokens is None else max_tokens - ends[-1]
-            ids, lengths = _encode(encoder, documents, dtype, room)
-            file.write(ids[:room].data)
-            ends.extend(itertools.islice(itertools.accumulate(lengths, initial=ends[-1]), 1, None))
+        for pieces, position in _read_ahead(_batches(sources)):
+            encodings = encoder.encode_batch_fast([piece for _, piece in pieces], add_special_tokens=False)
+            found = [encoding.ids for encoding in encodings]
+            ids = np.fromiter(itertools.chain.from_iterable(found), dtype, sum(map(len, found)))
+            file.write(ids[: None if max_tokens is None else max_tokens - ends[-1]].data)
+            for (document, _), own in zip(pieces, found, strict=True):
+                if own and document != last:
+                    ends.append(ends[-1])
+                    last = document
+                ends[-1] += len(own)
             bar.advance_to(position, f"{ends[-1]:,} tokens")
-            if room is not None and len(ids) >= room:
+            if max_tokens is not None and ends[-1] >= max_tokens:
                 break
         offsets = np.array(ends)
         if max_tokens is not None:
@@ -261,50 +266,30 @@ def plain_encoder(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return encoder
 
 
-def _encode(
-    encoder: Tokenizer, documents: list[str], dtype: np.dtype, most: int | None = None
-) -> tuple[np.ndarray, list[int]]:
-    """Returns all ids in one array, and the number of tokens of each document that has any. Encodes no further once
-    there are `most` ids."""
-    pieces = ((place, piece) for place, document in enumerate(documents) for piece in pieces_of(document))
-    lengths, found, total = [0] * len(documents), [np.zeros(0, dtype)], 0
-    while (most is None or total < most) and (some := _of_one_batch(pieces)):
-        encodings = encoder.encode_batch_fast([piece for _, piece in some], add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
-        for (place, _), each in zip(some, ids, strict=True):
-            lengths[place] += len(each)
-        found.append(np.fromiter(itertools.chain.from_iterable(ids), dtype, sum(map(len, ids))))
-        total += len(found[-1])
-    return np.concatenate(found), list(filter(None, lengths))
+Batch = tuple[list[tuple[int, str]], int]
+"""Pieces, each with its document's number from 1, and the bytes read so far from all sources."""
 
 
-def _of_one_batch(pieces: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Takes pieces of about two million characters in all, because an encoding takes many times the memory of its
-    text."""
-    taken, characters = [], 0
-    while characters < _BATCH_CHARACTERS and (piece := next(pieces, None)) is not None:
-        taken.append(piece)
-        characters += len(piece[1])
-    return taken
-
-
-def _batches(sources: list[Source]) -> Iterator[tuple[list[str], int]]:
-    """Yields batches of documents of about two million characters, each with the bytes read so far from all sources."""
-    documents: list[str] = []
-    characters = before = at = 0
+def _batches(sources: list[Source]) -> Iterator[Batch]:
+    """Yields the pieces of all documents in batches of about two million characters, because an encoding takes many
+    times the memory of its text."""
+    pieces: list[tuple[int, str]] = []
+    number = characters = before = at = 0
     for source in sources:
         for document, position in source.read():
-            documents.append(document)
-            characters, at = characters + len(document), before + position
-            if characters >= _BATCH_CHARACTERS:
-                yield documents, at
-                documents, characters = [], 0
+            number, at = number + 1, before + position
+            for piece in pieces_of(document):
+                pieces.append((number, piece))
+                characters += len(piece)
+                if characters >= _BATCH_CHARACTERS:
+                    yield pieces, at
+                    pieces, characters = [], 0
         before += source.size() or 0
-    if documents:
-        yield documents, at
+    if pieces:
+        yield pieces, at
 
 
-def _read_ahead(batches: Iterator[tuple[list[str], int]]) -> Iterator[tuple[list[str], int]]:
+def _read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
     """Yields the same batches, reading the next one in a thread meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as reader:
         pending = reader.submit(next, batches, None)

@@ -45,11 +45,8 @@ class Encoding:
 
     @classmethod
     def beside(cls, model: str | Path) -> "Encoding | None":
-        """Reads the file in a model's folder; returns None if there is none, as for a model from the hub.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
+        """Reads the file in a model's folder; None if there is none, as for a model from the hub. Raises ValueError if
+        the file is damaged."""
         file = Path(model) / cls.FILE
         content = read_json_if_there(file)
         if content is None:
@@ -146,12 +143,8 @@ def encode_texts(
 def check_texts(
     texts_a: Sequence[str], texts_b: Sequence[str] | None = None, name: str = "the input", before: int = 0
 ) -> None:
-    """Refuses texts that would make the tokenizer fail without saying where; takes the arguments of `encode_texts`.
-
-    Raises:
-        ValueError: the texts are no list (see `check_list`), a pair lacks a text, or an item is not text, such as a
-            missing value of a table.
-    """
+    """Raises ValueError for texts that would make the tokenizer fail without saying where: they are no list (see
+    `check_list`), a pair lacks a text, or an item is not text, such as a missing value of a table."""
     named = {"text": texts_a}
     if texts_b is not None:
         named = {"the first text of pair": texts_a, "the second text of pair": texts_b}
@@ -166,16 +159,10 @@ def check_texts(
 
 
 def check_list(texts: Any, name: str, needed: str = "a list of texts") -> None:
-    """Refuses what is no list, column, array or iterator of texts, though it may have an order or hold texts.
+    """Raises ValueError for what is no list, column, array or iterator of texts, though it may have an order or hold
+    texts: one string or bytes, a mapping or a set, a table or array that does not have one dimension, one thing alone.
 
-    Args:
-        texts: what was given.
-        name: what it is, for the message.
-        needed: what would be right, for the message.
-
-    Raises:
-        ValueError: it is one string or bytes, a mapping or a set, a table or array that does not have one dimension, or
-            has no items.
+    The message says by `name` what it is, and by `needed` what would be right.
     """
     kind, shape = type(texts).__name__, getattr(texts, "shape", None)
     found = None

@@ -84,10 +84,12 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
         ValueError: a file is empty, damaged or not UTF-8; a word has no tag, a malformed one, or one that the training
             file lacks; a sentence has unequal numbers of words and tags; or the training file has no entity.
     """
-    held = {split: list(_sentences(path, split != "test")) for split, path in files.items()}
-    for split, sentences in held.items():
-        if not sentences:
-            raise ValueError(f"{files[split]}: no sentences")
+    held: dict[str, list[Sentence]] = {}
+    for split, path in files.items():
+        is_table = rows.format_of(path) in (*rows.JSON_KINDS, ".parquet")
+        held[split] = list((_of_rows if is_table else sentences_of)(path, split != "test"))
+        if not held[split]:
+            raise ValueError(f"{path}: no sentences")
     known = (OUTSIDE, *sorted({tag for _, tags, _ in held["train"] for tag in tags} - {OUTSIDE}))
     for split, sentences in held.items():
         for word, tag, number in (each for sentence in sentences for each in zip(*sentence, strict=split != "test")):
@@ -108,17 +110,8 @@ def _of_later_parts(splits: Iterable[list[Sentence]]) -> set[str]:
     return {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
 
 
-def _sentences(path: Path, tagged: bool) -> Iterator[Sentence]:
-    is_table = rows.format_of(path) in (*rows.JSON_KINDS, ".parquet")
-    return _of_rows(path, tagged) if is_table else sentences_of(path, tagged)
-
-
 def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
-    """Yields the sentences of a CoNLL file, with their tags or without.
-
-    Raises:
-        ValueError: the file is not UTF-8 or named `.json`, or a word has no tag.
-    """
+    """Yields the sentences of a CoNLL file, with their tags or without; errors are those of `read_tagged`."""
     if path.suffix == ".json":
         raise ValueError(f"{path}: a .json file; tagged words are read from lines of word and tag (CoNLL) or .jsonl")
     sentence: Sentence = [], [], []

@@ -107,11 +107,7 @@ TASKS: Mapping[str, GlueTask] = MappingProxyType({task.name: task for task in _A
 
 
 def glue_task(name: str) -> GlueTask:
-    """Returns the task of that name.
-
-    Raises:
-        ValueError: there is no such task.
-    """
+    """Returns the task of that name; raises ValueError if there is none."""
     if name not in TASKS:
         raise ValueError(f"unknown GLUE task {name!r}; known are {', '.join(TASKS)}")
     return TASKS[name]

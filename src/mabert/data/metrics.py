@@ -50,14 +50,11 @@ def entity_scores(
 
     Args:
         predicted: the tags of each sentence.
-        true: the true tags of each sentence.
+        true: the true tags of each sentence; ValueError if there are none.
         types: entity types that also get scores of their own.
 
     Returns:
         Scores by the names of `metric_names`; 0 where a score would divide by zero.
-
-    Raises:
-        ValueError: there are no sentences.
     """
     if not len(true):
         raise ValueError("no sentences to measure")

@@ -80,14 +80,8 @@ def load_own(
 def rows_to_hold_out(task: Task, train: Rows, order: Sequence[int], count: int) -> list[int]:
     """Returns the first rows of an order, leaving out each that would take the last example of a class with it.
 
-    Fewer rows than asked for are found where the others are the last ones of a class. If all rows are, the first ones
-    are taken, and a warning names the classes that training lacks.
-
-    Args:
-        task: tells what the classes are: those of `label`, or the tags of `tags`.
-        train: the rows.
-        order: numbers of all rows, in the order in which they are tried.
-        count: number of rows to hold out.
+    Fewer rows than `count` are found where the others are the last ones of a class (in `label`, or a tag in `tags`). If
+    all rows are, the first ones are taken, and a warning names the classes that training lacks.
     """
     classes = _classes_of(task, train)
     left = Counter(name for names in classes for name in names)
@@ -117,16 +111,11 @@ def _classes_of(task: Task, train: Rows) -> list[set[str]]:
 
 
 def recognized(path: Path, label: str) -> str:
-    """Names the kind of task that a training file holds.
+    """Names the kind of task that a training file holds; `label` is the column of labels if it is a table of texts.
 
-    Args:
-        path: the file.
-        label: the column of labels, if the file is a table of texts.
-
-    Returns:
-        `answers` for `.json` (SQuAD's format); `tokens` for the suffix of a CoNLL file, and for JSONL whose first row
-        has `tokens` and `tags`; `several` for JSONL whose first row has a list of labels; else `classification`, also
-        for a pipe, because it can be read only once.
+    That is `answers` for `.json` (SQuAD's format); `tokens` for the suffix of a CoNLL file, and for JSONL whose first
+    row has `tokens` and `tags`; `several` for JSONL whose first row has a list of labels; else `classification`, also
+    for a pipe, because it can be read only once.
     """
     kind = rows.format_of(path)
     if kind == ".json":

@@ -60,21 +60,10 @@ def passages_of(
     name: str = "the input",
     before: int = 0,
 ) -> list[Passage]:
-    """Encodes questions with their contexts.
+    """Encodes questions with one context each; returns the passages of all, in order, at least one per question.
 
-    Args:
-        tokenizer: the model's tokenizer.
-        questions: the questions.
-        contexts: one context per question.
-        max_length: maximum tokens of a passage; None for no limit. Neighbours overlap by at least a quarter of it.
-        name: name of the questions in messages.
-        before: number of questions before these; messages count from it.
-
-    Returns:
-        The passages of all questions, in order, at least one per question.
-
-    Raises:
-        ValueError: a question leaves too little room for its context; also what `encodings` raises.
+    A passage has at most `max_length` tokens, and its neighbours share a quarter of that at least; None is no limit.
+    Other arguments and errors are those of `encodings`; a question that leaves too little room is a ValueError too.
     """
     passages = []
     encoded = encodings(tokenizer, questions, contexts, max_length=None, name=name, before=before)
@@ -96,10 +85,10 @@ def passages_of(
 
 def best_answers(contexts: Sequence[str], passages: Iterable[Passage], logits: Iterable[np.ndarray]) -> list[Answer]:
     """Returns the likeliest answer to each question, see `best_answer`; `passages` and `logits` are those of all."""
-    each, found = iter(logits), []
-    for row, group in groupby(passages, key=lambda passage: passage.row):
-        own = list(group)
-        found.append(best_answer(contexts[row], own, [next(each) for _ in own]))
+    found = []
+    for row, group in groupby(zip(passages, logits, strict=True), key=lambda pair: pair[0].row):
+        own, scores = zip(*group, strict=True)
+        found.append(best_answer(contexts[row], own, scores))
     return found
 
 
@@ -107,12 +96,8 @@ def best_answer(context: str, passages: Sequence[Passage], logits: Sequence[np.n
     """Chooses the likeliest answer to one question.
 
     An answer's score is the start logit of its first token plus the end logit of its last. For no answer it is that sum
-    at [CLS], the lowest over the passages. Probabilities are the softmax over all scores.
-
-    Args:
-        context: the question's context.
-        passages: the question's passages.
-        logits: start and end logits of each passage, (tokens, 2).
+    at [CLS], the lowest over the passages. Probabilities are the softmax over all scores. `logits` holds the start and
+    end logits of each passage, (tokens, 2).
     """
     best, answer, totals = -np.inf, (0, 0), []
     for passage, scores in zip(passages, logits, strict=True):

@@ -36,15 +36,8 @@ def format_of(path: Path) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Opens a file for reading, decompressed.
-
-    Yields:
-        The decompressed stream, and the raw file beneath it, whose `tell()` counts the bytes taken from disk.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is a folder, it is empty, or its compressed data is truncated or damaged.
-    """
+    """Yields the decompressed stream of a file, and the raw file beneath it, whose `tell()` counts the bytes taken from
+    disk. Raises what `check_is_file` does, and ValueError if compressed data is truncated or damaged."""
     check_is_file(path)
     suffix = path.suffix.lower()
     with path.open("rb") as raw:

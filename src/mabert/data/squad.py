@@ -91,11 +91,8 @@ def _columns(path: Path, answered: bool) -> dict[str, list[Any]]:
 
 
 def questions_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yields each question's context, the question with all its fields, and its place in the file.
-
-    Raises:
-        ValueError: the file is in another format or has no questions, or a question has no text or id.
-    """
+    """Yields each question's context, the question with all its fields, and its place in the file; errors are those of
+    `read_squad`."""
     empty = True
     try:
         whole = parse_json(rows.read_text(path), str(path))

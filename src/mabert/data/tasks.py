@@ -158,11 +158,11 @@ def read_tables(
         raise ValueError(f"the column {label!r} is given as text and as label")
     of_row = label_texts if kind == "several" else label_text
     held = {split: _read(path, columns[split], None if split == "test" else of_row) for split, path in files.items()}
-    if label_names is None and kind != "regression":
+    if kind == "regression":
+        label_names = ()
+    elif label_names is None:
         label_names = _classes(files["train"], label, held["train"]["label"])
-    task = table_task(
-        name, () if kind == "regression" or label_names is None else label_names, several=kind == "several"
-    )
+    task = table_task(name, label_names, several=kind == "several")
     for content in held.values():
         if "label" in content:
             content["label"] = [_label(task, found, where) for found, where in content["label"]]

@@ -68,10 +68,9 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
 
     Also closes two gaps of transformers 5. ALBERT's and BigBird's tokenizers return `token_type_ids` again, as their
     models expect. BigBird's reads line ends and tabs as spaces instead of unknown characters; its class leaves out the
-    published character map. Messages name the source.
+    published character map.
 
-    Raises:
-        ValueError: it is not a fast tokenizer, lacks a special token, or has no words.
+    Raises a ValueError that names the source if it is not a fast tokenizer, lacks a special token, or has no words.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{source}: {type(tokenizer).__name__} is not a fast tokenizer (a tokenizer.json makes one)")
@@ -141,10 +140,6 @@ def _damage_in(folder: Path) -> str | None:
     return None
 
 
-_MINIMUM_FREQUENCY = 2
-_ALPHABET = 1000
-
-
 def train_wordpiece(
     texts: Iterable[str], vocab_size: int, segments: bool = True, *, cased: bool = False, progress: bool = False
 ) -> PreTrainedTokenizerFast:
@@ -171,10 +166,10 @@ def train_wordpiece(
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     texts = [piece for text in texts for piece in pieces_of(text)]
     normalised = (tokenizer.normalizer.normalize_str(text) for text in texts)
-    alphabet = _alphabet(normalised, max(1, min(_ALPHABET, vocab_size // 4, room // 2)))
+    alphabet = _alphabet(normalised, max(1, min(1000, vocab_size // 4, room // 2)))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        min_frequency=_MINIMUM_FREQUENCY,
+        min_frequency=2,
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         # The trainer numbers continuation letters in the order of a randomised hash table and breaks ties by number, so

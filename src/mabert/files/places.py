@@ -78,11 +78,12 @@ def find(model: "str | Path | Place") -> Place:
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
     file = folder / CONFIG
-    if not file.is_file() and (folder / ADAPTER).is_file():
-        raise FileNotFoundError(
-            f"{folder} holds an adapter ({ADAPTER}) and no model; join both by PEFT's merge_and_unload() and save that"
-        )
     if not file.is_file():
+        if (folder / ADAPTER).is_file():
+            raise FileNotFoundError(
+                f"{folder} holds an adapter ({ADAPTER}) and no model; join both by PEFT's merge_and_unload() and save "
+                "that"
+            )
         inside = model_inside(folder)
         hint = f"; did you mean {inside}?" if inside else ""
         raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
@@ -155,31 +156,27 @@ def folder_of(model: str | Path) -> str | Path:
         ValueError: If the weights in the package are not the known ones.
     """
     name = str(model)
-    by_package = {package.name: package for package in PACKAGES.values()}
-    package = PACKAGES.get(name) or by_package.get(name)
+    hub_name = next((known for known, package in PACKAGES.items() if name in (known, package.name)), None)
     if Path(model).exists():
         return model
     if Path(model).name == name and (SHIPPED / name / CONFIG).is_file():
         return SHIPPED / name
-    if package is None:
+    if hub_name is None:
         return from_hub(name) if is_hub_name(name) else model
+    package = PACKAGES[hub_name]
     place = default_cache() / "teachers" / package.sha256[:16]
     if not place.exists():
         try:
             archive = Path(str(importlib.metadata.distribution(package.name).locate_file(package.archive)))
         except importlib.metadata.PackageNotFoundError:
-            hub_name = next(name for name, each in PACKAGES.items() if each is package)
             return from_hub(hub_name, f"; `pip install {package.name}` brings it as well")
         make_once(place, lambda folder: unpack(package, archive, folder))
     return place
 
 
 def from_hub(name: str, hint: str = "") -> Path:
-    """Returns the folder of a model on the hub, or in the hub's cache here, with data files only.
-
-    Raises:
-        FileNotFoundError: If the hub and its cache do not have it.
-    """
+    """Returns the folder of a model on the hub, or in the hub's cache here, with data files only. Raises
+    FileNotFoundError if neither has it, with the hint."""
     from huggingface_hub import snapshot_download  # only hub names need it
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -196,9 +193,7 @@ def without_waiting(name: str) -> Iterator[None]:
     """Makes the hub's libraries use only their caches if the hub's address cannot be resolved.
 
     Otherwise they would retry each file for half a minute. Behind a proxy, which resolves the address, nothing changes.
-
-    Args:
-        name: A name on the hub, or a folder, for which nothing is looked up: a lookup that fails can take seconds.
+    Nothing is looked up if the name is that of a folder: a lookup that fails can take seconds.
     """
     if Path(name).is_dir():
         yield
@@ -225,11 +220,8 @@ def without_waiting(name: str) -> Iterator[None]:
 
 
 def unpack(package: Package, archive: Path, folder: Path) -> None:
-    """Extracts a model's files from a package's archive.
-
-    Raises:
-        ValueError: If the archive is damaged, or the weights are not the known ones.
-    """
+    """Extracts a model's files from a package's archive; raises ValueError if it is damaged or holds other weights than
+    the known ones."""
     try:
         with zipfile.ZipFile(archive) as opened:
             for member in opened.infolist():

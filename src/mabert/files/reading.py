@@ -91,12 +91,10 @@ def digest(path: Path) -> str:
     """
     size = path.stat().st_size
     sha = hashlib.sha256()
+    whole = size <= _WHOLE_DIGEST_LIMIT
+    starts = range(0, size, _BLOCK) if whole else [(size - _BLOCK) * block // 63 for block in range(64)]
     with path.open("rb") as file:
-        for start in (
-            range(0, size, _BLOCK)
-            if size <= _WHOLE_DIGEST_LIMIT
-            else [(size - _BLOCK) * block // 63 for block in range(64)]
-        ):
+        for start in starts:
             file.seek(start)
             sha.update(file.read(_BLOCK))
     return sha.hexdigest()
@@ -109,12 +107,8 @@ def sha256(path: Path) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Reads the object in a JSON file.
-
-    Raises:
-        FileNotFoundError: If there is no file.
-        ValueError: If it is not UTF-8, not JSON, or not an object; names file and line.
-    """
+    """Reads the object in a JSON file; raises a ValueError that names file and line if it is not UTF-8, JSON or an
+    object."""
     value = read_json_value(file)
     if not isinstance(value, dict):
         raise ValueError(f"{file}: holds {type(value).__name__}, where an object is needed")
@@ -143,25 +137,18 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
 
 
 def check_source(source: str | Path, hub: str) -> None:
-    """Refuses a folder that is not there.
-
-    Args:
-        source: A folder, or ``hub:NAME`` of a data set on the hub, which is not looked for.
-        hub: The hub's data set to name in the error.
-    """
+    """Raises FileNotFoundError for a folder that is not there; ``hub:NAME`` of a data set on the hub is not looked for.
+    The error names `hub`, the hub's data set."""
     if not str(source).startswith("hub:") and not Path(source).expanduser().is_dir():
         raise FileNotFoundError(f"{source}: no such folder (the hub's data set is written {hub})")
 
 
 def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
-    """Returns the files below a folder, sorted by path, without hidden ones and macOS's additions to archives.
+    """Returns the files below a folder, sorted by path, without hidden ones, macOS's additions to archives, and folders
+    of the names in `left_out`.
 
     It follows links to folders; a folder that is reached twice, even by a loop of links, is read once. Broken links are
     included, so that reading them raises an error.
-
-    Args:
-        folder: The folder.
-        left_out: Names of further folders to leave out.
     """
     found, seen, waiting = [], set(), [folder]
     while waiting:

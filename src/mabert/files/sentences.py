@@ -90,12 +90,8 @@ class SentenceFolder:
         return whole.lower() if self.lower else whole
 
     def copy_to(self, place: Path, longest: int | None = None) -> None:
-        """Copies the folder's modules and settings into another model's folder.
-
-        Args:
-            place: The other folder.
-            longest: Tokens at which texts are cut, instead of the settings' number.
-        """
+        """Copies the folder's modules and settings into another model's folder, which cuts texts at `longest` tokens,
+        else where this one does."""
         copy_settings(self.path, place)
         if longest is not None:
             file = place / LENGTH
@@ -140,11 +136,8 @@ def copy_settings(folder: str | Path, place: Path) -> None:
 
 
 def modules_in(folder: Path) -> list[dict[str, str]]:
-    """Returns the modules that a folder lists, each with its `type` and the `path` of its settings within the folder.
-
-    Raises:
-        ValueError: If the list is malformed, or a path leads out of the folder.
-    """
+    """Returns the modules that a folder lists, each with its `type` and the `path` of its settings within the folder;
+    raises ValueError if the list is malformed, or a path leads out of the folder."""
     file = folder / MODULES
     modules = read_json_value(file)
     for each in modules if isinstance(modules, list) else [None]:
@@ -169,14 +162,8 @@ def is_for_similarity(path: str | Path) -> bool:
 
 
 def write_modules(folder: Path, pooling: str, normalize: bool, width: int) -> None:
-    """Lists the modules with which sentence-transformers makes the vectors of `mabert.load`; keeps an existing list.
-
-    Args:
-        folder: The model's folder.
-        pooling: `mean`, `cls`, or `map`, which a classifier has learned.
-        normalize: Whether vectors are scaled to length one.
-        width: Numbers of a vector.
-    """
+    """Lists the modules with which sentence-transformers makes the vectors of `mabert.load`, of `width` numbers, by one
+    of `POOLINGS`, scaled to length one or not; keeps an existing list."""
     if (folder / MODULES).exists():
         return
     types = {name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")}

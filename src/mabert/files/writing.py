@@ -95,11 +95,8 @@ def is_full(error: BaseException) -> bool:
 
 @contextmanager
 def filling(folder: str | Path, room: int = 0, advice: str = "") -> Iterator[Path]:
-    """Yields a folder to write files in, which are moved into `folder` if the block ends without an error.
-
-    Raises:
-        CannotSaveError: If they cannot be written; the folder's old files stay.
-    """
+    """Yields a folder to write files in, which are moved into `folder` if the block ends without an error. If they
+    cannot be written, `folder` keeps its old files, and CannotSaveError is raised with these arguments."""
     folder = Path(folder)
     staging = folder / STAGING
     try:
@@ -205,15 +202,10 @@ def write_text(path: str | Path, text: str, *, lasting: bool = True) -> None:
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
-    """Makes a new folder that gets its name when the block ends without an error; otherwise there is none.
+    """Yields a new folder that gets its name when the block ends without an error; otherwise there is none.
 
     Only one process at a time may make it, so the caller holds a lock; the remains of a killed process are removed.
-
-    Yields:
-        The folder, under a temporary name.
-
-    Raises:
-        CannotSaveError: If the disk is full.
+    Raises CannotSaveError if the disk is full.
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}{WRITING}")
@@ -232,12 +224,8 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 
 def make_once(place: Path, fill: Callable[[Path], None]) -> None:
-    """Makes a folder unless it exists. Of several processes that ask at once, the first fills it and the others wait.
-
-    Args:
-        place: The folder.
-        fill: Writes into the folder, which has a temporary name until it is whole.
-    """
+    """Makes a folder unless it exists. Of several processes that ask at once, the first has `fill` write into it, under
+    a temporary name until it is whole, and the others wait."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place.with_name(f".{place.name}.lock")):
         if not place.exists():

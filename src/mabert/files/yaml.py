@@ -6,11 +6,8 @@ import yaml
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parses YAML by a safe loader; messages say where it is from.
-
-    Raises:
-        ValueError: If it is not YAML, repeats a key, or has more digits or levels than Python reads.
-    """
+    """Parses YAML by a safe loader. Raises a ValueError that says where it is from if it is not YAML, repeats a key, or
+    has more digits or levels than Python reads."""
     loader = None
     try:
         loader = _Loader(text)  # may already refuse characters
@@ -47,11 +44,6 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            AttributeError,
-        ) as error:  # such as an impossible date
+        except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+            # such as an impossible date
             raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
@@ -25,13 +25,6 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Batch = dict[str, torch.Tensor]
 Encoded = list[dict[str, list[int]]]
-
-
-class Told(NamedTuple):
-    """How many texts of a chunk were cut, and how many are read in several windows."""
-
-    cut: int = 0
-    windowed: int = 0
 
 
 ALONE = 1
@@ -59,31 +52,52 @@ class How(Checked):
     progress: bool = True
 
 
-@dataclass(frozen=True)
 class Question(Generic[Answer]):
-    """A task for a model.
+    """A task for a model, asked of one stream of texts. From `encode` to `finish` it may hold what it needs of a chunk.
 
     Attributes:
         title: Title of the progress bar.
-        loaded: The model that answers.
-        answer: Maps a batch (`input_ids`, `attention_mask`, `token_type_ids` if the tokenizer makes them, all (batch,
-            time)) to one answer per row.
         pooled: Whether the answer uses the model's own pooling.
-        encode: Makes the model's inputs from a chunk, any number per text, and counts what it did to texts; default,
-            one per text.
-        check: Called with a chunk's texts and their ids; raises an error for texts that have no answer.
-        reduce: Makes less of a raw answer as soon as it is there; gets its place among the chunk's inputs.
-        finish: Makes the final answers from a chunk's raw ones.
+        loaded: The model that answers.
+        how: How texts are encoded and batched.
+        asked: What `Loaded.encodings` wants to know of that.
+        cut: Number of texts that were cut so far.
+        windowed: Number of texts that were read in several windows so far.
     """
 
-    title: str
-    loaded: Loaded[Any]
-    answer: Callable[[Batch], Iterable[Any]]
-    pooled: bool = False
-    encode: Callable[[Chunk, How], tuple[Encoded, Told]] | None = None
-    check: Callable[[Chunk, Encoded], None] | None = None
-    reduce: Callable[[int, Any], Any] | None = None
-    finish: Callable[[Chunk, How, list[Any]], list[Answer]] | None = None
+    title: ClassVar[str]
+    pooled: ClassVar[bool] = False
+
+    def __init__(self, loaded: Loaded[Any], how: How) -> None:
+        self.loaded, self.how = loaded, how
+        self.asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
+        self.cut = self.windowed = 0
+
+    def encode(self, chunk: Chunk) -> Encoded:
+        """Makes the model's inputs from a chunk: here one from each text or pair, elsewhere any number."""
+        columns = [self.prepared(texts) for texts in zip(*chunk.rows, strict=True)]
+        items = []
+        for item, encoding in self.loaded.encodings(*columns, **self.asked, name=chunk.name, before=chunk.before):
+            items.append(item)
+            self.cut += was_cut(encoding)
+        return items
+
+    def prepared(self, texts: Iterable[Any]) -> list[Any]:
+        """Returns texts as the tokenizer gets them."""
+        return list(texts)
+
+    def answer(self, batch: Batch) -> Iterable[Any]:
+        """Maps a batch (`input_ids`, `attention_mask`, `token_type_ids` if the tokenizer makes them, all (batch, time))
+        to one raw answer per row."""
+        raise NotImplementedError
+
+    def reduce(self, index: int, raw: Any) -> Any:
+        """Makes less of a raw answer as soon as it is there; gets its place among the chunk's inputs."""
+        return raw
+
+    def finish(self, chunk: Chunk, found: list[Any]) -> list[Answer]:
+        """Makes the final answers from a chunk's raw ones."""
+        return found
 
 
 def on_batch(texts: int, tokens: int) -> str:
@@ -94,57 +108,42 @@ def on_batch(texts: int, tokens: int) -> str:
     return f"{what}; ask for fewer tokens a batch, now {texts * tokens:,} (--batch-tokens, or batch_tokens=)"
 
 
-def answer_in_chunks(
-    question: Question[Answer], rows: Iterable[Row], how: How
-) -> Iterator[tuple[list[Row], list[Answer]]]:
+def answer_in_chunks(question: Question[Answer], rows: Iterable[Row]) -> Iterator[tuple[list[Row], list[Answer]]]:
     """Answers texts chunk by chunk, so that memory does not grow with their number; yields the rows of each chunk and
     their answers, in order."""
-    cut = windowed = empty = count = 0
-    with Bar(question.title, length_hint(rows) or None, show=how.progress) as bar:
+    empty = count = 0
+    with Bar(question.title, length_hint(rows) or None, show=question.how.progress) as bar:
         for chunk in chunks(rows):
             count = chunk.before + len(chunk.rows)
             if chunk.last:
                 bar.add(0, count)
-            encoded, some = (question.encode or partial(encoded_texts, question.loaded))(chunk, how)
-            cut, windowed = cut + some.cut, windowed + some.windowed
+            encoded = question.encode(chunk)
             empty += sum(not any(text.strip() for text in row) for row in chunk.rows)
-            yield chunk.rows, answer_chunk(question, chunk, encoded, how, bar.add)
-    for how_many, what in ((cut, "were cut"), (windowed, "were read in windows"), (empty, "are empty")):
+            yield chunk.rows, answer_chunk(question, chunk, encoded, bar.add)
+    counted = ((question.cut, "were cut"), (question.windowed, "were read in windows"), (empty, "are empty"))
+    for how_many, what in counted:
         if how_many:
             logger.info("texts that %s: %s of %s", what, f"{how_many:,}", f"{count:,}")
 
 
 @torch.inference_mode()
 def answer_chunk(
-    question: Question[Answer], chunk: Chunk, encoded: Encoded, how: How, advance: Callable[..., None]
+    question: Question[Answer], chunk: Chunk, encoded: Encoded, advance: Callable[[float], None]
 ) -> list[Answer]:
     """Answers a chunk's texts batch by batch, or one by one if the model's answers depend on padding."""
-    loaded = question.loaded
-    if question.check is not None:
-        question.check(chunk, encoded)
+    loaded, how = question.loaded, question.how
     lengths = [len(item["input_ids"]) for item in encoded]
     dependent = loaded.family.depends_on_batch(loaded.model.config, lengths, question.pooled)
     collate = Collator(loaded.tokenizer.pad_token_id)
-    answers: list[Any] = [None] * len(encoded)
+    found: list[Any] = [None] * len(encoded)
     tokens = sum(lengths)
     with loaded.computing():
         for batch in batches_by_length(lengths, ALONE if how.deterministic or dependent else how.batch_tokens):
             with naming_memory(partial(on_batch, len(batch), lengths[batch[0]])):
                 rows = collate([encoded[index] for index in batch])
                 rows = {name: value.to(loaded.model.device) for name, value in rows.items()}
-                for index, one in zip(batch, question.answer(rows), strict=True):
-                    answers[index] = one if question.reduce is None else question.reduce(index, one)
+                for index, raw in zip(batch, question.answer(rows), strict=True):
+                    found[index] = question.reduce(index, raw)
             # By tokens: the longest texts come first, and texts would count them like short ones.
             advance(sum(lengths[index] for index in batch) * len(chunk.rows) / tokens)
-    return answers if question.finish is None else question.finish(chunk, how, answers)
-
-
-def encoded_texts(loaded: Loaded[Any], chunk: Chunk, how: How) -> tuple[Encoded, Told]:
-    """Encodes the texts or pairs of a chunk."""
-    first, *second = (list(texts) for texts in zip(*chunk.rows, strict=True))
-    asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
-    items, cut = [], 0
-    for item, encoding in loaded.encodings(first, *second, **asked, name=chunk.name, before=chunk.before):
-        items.append(item)
-        cut += was_cut(encoding)
-    return items, Told(cut)
+    return question.finish(chunk, found)

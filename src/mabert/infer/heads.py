@@ -1,6 +1,6 @@
 """What the outputs of each head say about a text."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -11,10 +11,10 @@ import torch
 from mabert.baselines.uses import logits_in
 from mabert.data.encode import encode_rows
 from mabert.data.entities import OUTSIDE, entities_of
-from mabert.data.passages import Passage, best_answers, passages_of
+from mabert.data.passages import best_answers, passages_of
 from mabert.data.words import Word, in_one_entity, words_of
 from mabert.files.sentences import SentenceFolder
-from mabert.infer.answers import Batch, Encoded, How, Question, Told
+from mabert.infer.answers import Batch, Encoded, How, Question
 from mabert.infer.chunks import Chunk
 from mabert.infer.loaded import Loaded
 from mabert.schema import SEVERAL
@@ -39,54 +39,58 @@ class Way(NamedTuple):
         return (torch.nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors).cpu().numpy()
 
 
-def vectors(way: Way) -> Callable[[Batch], np.ndarray]:
-    """Returns a function from a batch to text vectors, float32 (batch, D)."""
+class Embedding(Question[Any]):
+    """The vector of each text, float32 (D,)."""
 
-    def of_batch(batch: Batch) -> np.ndarray:
-        return way.scaled(way.pool(way.loaded.model(**batch).last_hidden_state, batch["attention_mask"] != 0))
+    title = "embedding"
 
-    return of_batch
+    def __init__(self, way: Way) -> None:
+        super().__init__(way.loaded, way.how)
+        self.way = way
+
+    def prepared(self, texts: Iterable[Any]) -> list[Any]:
+        folder = self.way.folder
+        return [folder.prepared(text) if folder is not None and isinstance(text, str) else text for text in texts]
+
+    def answer(self, batch: Batch) -> Iterable[Any]:
+        hidden = self.loaded.model(**batch).last_hidden_state
+        return self.way.scaled(self.way.pool(hidden, batch["attention_mask"] != 0))
 
 
-def classifying(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
-    """Returns a classifier's task, see `TextModel.predict`; it holds the examples of one chunk of texts at a time."""
-    config, held = loaded.model.config, {}
-    names = [config.id2label[index] for index in range(config.num_labels)]
-    several = config.problem_type == SEVERAL
-    measures = config.problem_type == "regression" or (len(names) == 1 and not several)
+class Classifying(Question[dict[str, Any]]):
+    """A classifier's labels or scores of each text, see `TextModel.predict`."""
 
-    def encode(chunk: Chunk, how: How) -> tuple[Encoded, Told]:
-        columns = zip(("text_a", "text_b"), map(list, zip(*chunk.rows, strict=True)), strict=False)
-        truncate = bool(how.truncate)
-        limit = loaded.limit(how.max_length, finite=truncate or len(chunk.rows[0]) == 1)
-        held["examples"] = found = encode_rows(
-            dict(columns), loaded.tokenizer, limit, truncate, chunk.name, chunk.before
-        )
-        return [found[place] for place in range(len(found))], Told(found.cut, found.windowed)
+    title, pooled = "predicting", True
 
-    def answer(batch: Batch) -> np.ndarray:  # float32 (batch, labels)
-        return loaded.model(**batch).logits.float().cpu().numpy()
+    def encode(self, chunk: Chunk) -> Encoded:
+        texts = dict(zip(("text_a", "text_b"), zip(*chunk.rows, strict=True), strict=False))
+        truncate = bool(self.how.truncate)
+        limit = self.loaded.limit(self.how.max_length, finite=truncate or len(chunk.rows[0]) == 1)
+        self.examples = encode_rows(texts, self.loaded.tokenizer, limit, truncate, chunk.name, chunk.before)
+        self.cut, self.windowed = self.cut + self.examples.cut, self.windowed + self.examples.windowed
+        return [self.examples[place] for place in range(len(self.examples))]
 
-    def finish(chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
-        return [*of_logits(torch.from_numpy(held["examples"].by_row(np.array(found))))]
+    def answer(self, batch: Batch) -> np.ndarray:  # float32 (batch, labels)
+        return self.loaded.model(**batch).logits.float().cpu().numpy()
 
-    def of_logits(logits: torch.Tensor) -> Iterator[dict[str, Any]]:
-        if measures and len(names) == 1:
-            yield from ({"score": value} for value in logits.squeeze(-1).tolist())
-            return
-        if measures:
-            yield from ({"scores": dict(zip(names, row, strict=True))} for row in logits.tolist())
-            return
-        if several:
-            for row in logits.sigmoid().tolist():
-                probability = dict(zip(names, row, strict=True))
-                yield {"labels": [name for name in names if probability[name] > 0.5], "probability": probability}
-            return
-        for row in logits.softmax(-1).tolist():
-            best = max(range(len(row)), key=row.__getitem__)
-            yield {"label": names[best], "probability": dict(zip(names, row, strict=True))}
-
-    return Question("predicting", loaded, answer, pooled=True, encode=encode, finish=finish)
+    def finish(self, chunk: Chunk, found: list[np.ndarray]) -> list[dict[str, Any]]:
+        config = self.loaded.model.config
+        names = [config.id2label[index] for index in range(config.num_labels)]
+        logits = torch.from_numpy(self.examples.by_row(np.array(found)))
+        several = config.problem_type == SEVERAL
+        if config.problem_type == "regression" or (len(names) == 1 and not several):
+            if len(names) == 1:
+                return [{"score": value} for value in logits.squeeze(-1).tolist()]
+            return [{"scores": dict(zip(names, row, strict=True))} for row in logits.tolist()]
+        answers: list[dict[str, Any]] = []
+        for row in (logits.sigmoid() if several else logits.softmax(-1)).tolist():
+            probability = dict(zip(names, row, strict=True))
+            if several:
+                labels = [name for name in names if probability[name] > 0.5]
+                answers.append({"labels": labels, "probability": probability})
+            else:
+                answers.append({"label": names[row.index(max(row))], "probability": probability})
+        return answers
 
 
 def by_text(values: Any, batch: Batch) -> Iterator[Any]:
@@ -95,39 +99,33 @@ def by_text(values: Any, batch: Batch) -> Iterator[Any]:
         yield row[:length]
 
 
-def tags(loaded: Loaded[Any]) -> Callable[[Batch], Iterator[np.ndarray]]:
-    """Returns a function from a batch to a tagger's probabilities for each text, float32 (tokens, tags)."""
+class Tagging(Question[dict[str, Any]]):
+    """The entities that a tagger finds in each text, see `TextModel.predict`."""
 
-    def of_batch(batch: Batch) -> Iterator[np.ndarray]:
-        probability = loaded.model(**batch).logits.float().softmax(-1).cpu().numpy()
-        return by_text(probability, batch)
+    title = "tagging"
 
-    return of_batch
+    def answer(self, batch: Batch) -> Iterator[np.ndarray]:  # float32 (tokens, tags) of each text
+        return by_text(self.loaded.model(**batch).logits.float().softmax(-1).cpu().numpy(), batch)
 
+    def finish(self, chunk: Chunk, found: list[np.ndarray]) -> list[dict[str, Any]]:
+        # Texts are tokenised a second time: keeping every token's place until now would take more memory than the ids.
+        texts = [text for (text,) in chunk.rows]
+        encodings = self.loaded.encodings(texts, **self.asked)
+        return [
+            {"entities": self._entities(text, words_of(text, encoding), probability)}
+            for text, (_, encoding), probability in zip(texts, encodings, found, strict=True)
+        ]
 
-def entities(loaded: Loaded[Any], chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
-    """Returns the entities that a tagger's probabilities imply, see `TextModel.predict`.
-
-    Texts are tokenised a second time: keeping every token's place until then would take more memory than the ids.
-    """
-    names, answers = loaded.model.config.id2label, []
-    texts = [text for (text,) in chunk.rows]
-    encodings = loaded.encodings(texts, max_length=how.max_length, truncate=bool(how.truncate))
-    for text, (_, encoding), probability in zip(texts, encodings, found, strict=True):
-        words = words_of(text, encoding)
+    def _entities(self, text: str, words: Sequence[Word], probability: np.ndarray) -> list[dict[str, Any]]:
+        names = self.loaded.model.config.id2label
         tagged = entities_of(_tags(text, words, [names[index] for index in probability.argmax(1).tolist()]))
-        spans = [(words[entity.begin].span[0], words[entity.end - 1].span[1]) for entity in tagged]
         likeliest = [float(probability[word.pieces[0]].max()) if word.pieces else 0.0 for word in words]
-        chances = [fmean(likeliest[entity.begin : entity.end]) for entity in tagged]
-        answers.append(
-            {
-                "entities": [
-                    {"type": entity.type, "text": text[begin:end], "start": begin, "end": end, "probability": p}
-                    for entity, (begin, end), p in zip(tagged, spans, chances, strict=True)
-                ]
-            }
-        )
-    return answers
+        answers = []
+        for kind, first, last in tagged:
+            start, end = words[first].span[0], words[last - 1].span[1]
+            where = {"type": kind, "text": text[start:end], "start": start, "end": end}
+            answers.append({**where, "probability": fmean(likeliest[first:last])})
+        return answers
 
 
 def _tags(text: str, words: Sequence[Word], of_tokens: Sequence[str]) -> list[str]:
@@ -141,21 +139,39 @@ def _tags(text: str, words: Sequence[Word], of_tokens: Sequence[str]) -> list[st
     return tags
 
 
-def guesses(loaded: Loaded[Any], top: int) -> Callable[[Batch], Iterator[list[list[dict[str, Any]]]]]:
-    """Returns a function from a batch to the likeliest tokens for each mask of each text, see `TextModel.fill_mask`."""
-    model, tokenizer = loaded.model, loaded.tokenizer
+class Filling(Question[list[list[dict[str, Any]]]]):
+    """The `top` likeliest tokens for each mask of each text, see `TextModel.fill_mask`."""
 
-    def of_batch(batch: Batch) -> Iterator[list[list[dict[str, Any]]]]:
-        masked = batch["input_ids"] == tokenizer.mask_token_id
+    title = "filling"
+
+    def __init__(self, loaded: Loaded[Any], how: How, top: int) -> None:
+        super().__init__(loaded, how)
+        self.top = top
+
+    def encode(self, chunk: Chunk) -> Encoded:
+        encoded = super().encode(chunk)
+        mask, mask_id = self.loaded.tokenizer.mask_token, self.loaded.tokenizer.mask_token_id
+        for number, ((text,), item) in enumerate(zip(chunk.rows, encoded, strict=True), chunk.before + 1):
+            there, left = text.count(mask), item["input_ids"].count(mask_id)
+            if not there:
+                raise ValueError(f"text {number} has no {mask} to fill: {text[:60]!r}")
+            if self.how.truncate and left < there:
+                raise ValueError(
+                    f"text {number} has {there} {mask}, of which cutting it to {len(item['input_ids'])} tokens leaves "
+                    f"{left}; shorten what stands before: {text[:60]!r}"
+                )
+        return encoded
+
+    def answer(self, batch: Batch) -> Iterator[list[list[dict[str, Any]]]]:
+        model = self.loaded.model
+        masked = batch["input_ids"] == self.loaded.tokenizer.mask_token_id
         # The decoder has one output per vocabulary entry, so it gets masked positions only.
         hidden = model.base_model(**batch).last_hidden_state[masked]
-        likely = loaded.family.token_scores(model, hidden).float().softmax(-1)
-        best = likely.topk(min(top, likely.shape[-1]))
+        likely = self.loaded.family.token_scores(model, hidden).float().softmax(-1)
+        best = likely.topk(min(self.top, likely.shape[-1]))
         ranked = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         for count in masked.sum(1).tolist():
-            yield [named(loaded, *next(ranked)) for _ in range(count)]
-
-    return of_batch
+            yield [named(self.loaded, *next(ranked)) for _ in range(count)]
 
 
 def named(loaded: Loaded[Any], probabilities: list[float], ids: list[int]) -> list[dict[str, Any]]:
@@ -177,37 +193,21 @@ def readable(decoder: Any, piece: str | None) -> str | None:
     return piece if text is None or not text.strip() or "\ufffd" in text else text.strip()
 
 
-def check_masks(loaded: Loaded[Any], chunk: Chunk, encoded: Encoded, cut: bool) -> None:
-    """Raises ValueError unless every text has a mask and keeps all its masks if it was cut."""
-    mask, mask_id = loaded.tokenizer.mask_token, loaded.tokenizer.mask_token_id
-    texts: Sequence[str] = [text for (text,) in chunk.rows]
-    for number, (text, item) in enumerate(zip(texts, encoded, strict=True), chunk.before + 1):
-        there, left = text.count(mask), item["input_ids"].count(mask_id)
-        if not there:
-            raise ValueError(f"text {number} has no {mask} to fill: {text[:60]!r}")
-        if cut and left < there:
-            raise ValueError(
-                f"text {number} has {there} {mask}, of which cutting it to {len(item['input_ids'])} tokens leaves "
-                f"{left}; shorten what stands before: {text[:60]!r}"
-            )
+class Reading(Question[dict[str, Any]]):
+    """A reader's answer to each question from its context, see `TextModel.predict`."""
 
+    title = "reading"
 
-def reading(loaded: Loaded[Any]) -> Question[dict[str, Any]]:
-    """Returns a reader's task, see `TextModel.predict`; it holds the passages of one chunk of questions at a time."""
-    passages: list[Passage] = []
-
-    def encode(chunk: Chunk, how: How) -> tuple[Encoded, Told]:
-        questions, contexts = (list(texts) for texts in zip(*chunk.rows, strict=True))
+    def encode(self, chunk: Chunk) -> Encoded:
+        questions, contexts = zip(*chunk.rows, strict=True)
+        limit = self.loaded.limit(self.how.max_length, finite=True)
         where: dict[str, Any] = {"name": chunk.name, "before": chunk.before}
-        limit = loaded.limit(how.max_length, finite=True)
-        passages[:] = passages_of(loaded.tokenizer, questions, contexts, max_length=limit, **where)
-        return [passage.item for passage in passages], Told()
+        self.passages = passages_of(self.loaded.tokenizer, questions, contexts, max_length=limit, **where)
+        return [passage.item for passage in self.passages]
 
-    def logits(batch: Batch) -> Iterator[np.ndarray]:  # float32 (tokens, 2) of each passage
-        return by_text(logits_in(loaded.model(**batch)).float().cpu().numpy(), batch)
+    def answer(self, batch: Batch) -> Iterator[np.ndarray]:  # float32 (tokens, 2) of each passage
+        return by_text(logits_in(self.loaded.model(**batch)).float().cpu().numpy(), batch)
 
-    def finish(chunk: Chunk, how: How, found: list[np.ndarray]) -> list[dict[str, Any]]:
+    def finish(self, chunk: Chunk, found: list[np.ndarray]) -> list[dict[str, Any]]:
         contexts = [context for _, context in chunk.rows]
-        return [answer._asdict() for answer in best_answers(contexts, passages, found)]
-
-    return Question("reading", loaded, logits, encode=encode, finish=finish)
+        return [answer._asdict() for answer in best_answers(contexts, self.passages, found)]

@@ -33,16 +33,8 @@ class ModelInfo:
 
 
 def info(named: Model, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:
-    """Reads and measures a model.
-
-    Args:
-        named: Model folder or hub name.
-        lengths: Numbers of tokens to measure memory at; those beyond the model's positions are left out.
-
-    Raises:
-        FileNotFoundError: If there is no model.
-        ValueError: If it is another kind of model or damaged.
-    """
+    """Reads a model and measures its memory at these lengths, without those beyond its positions; raises what
+    `open_model` does."""
     opened = open_model(named)
     model, config, longest = opened.model(), opened.config, opened.longest
     limit = max(lengths) if longest is None else longest
@@ -91,12 +83,8 @@ def peak_at(model: PreTrainedModel, length: int) -> int:
 
 @torch.inference_mode()
 def peak_bytes(model: PreTrainedModel, tokens: Tensor) -> int:
-    """Returns the peak bytes that torch's CPU allocator holds during one forward, above those it held before.
-
-    Args:
-        model: A model that has run before, so that nothing is compiled during the forward.
-        tokens: int64 (batch, time).
-    """
+    """Returns the peak bytes that torch's CPU allocator holds during one forward of `tokens`, int64 (batch, time),
+    above those it held before. The model must have run before, so that nothing is compiled meanwhile."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         model(input_ids=tokens)
     changes: list[Any] = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]

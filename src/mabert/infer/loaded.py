@@ -78,22 +78,18 @@ class Loaded(Generic[Pretrained]):
         """Makes the model ready for inference alone: it must not be used elsewhere any more. Returns self.
 
         On a CPU it is prepacked if possible (`mabert.prepack`). On a GPU, in bf16, each product's weights are cast once
-        in place of at each forward, and an encoder's layers run by CUDA graphs (`mabert.model.graphs`).
-
-        Args:
-            graphs: Whether to use CUDA graphs.
+        in place of at each forward, and if `graphs` is on, an encoder's layers run by CUDA graphs
+        (`mabert.model.graphs`).
         """
+        device, dtype = self.model.device, torch.bfloat16 if self.bf16 else self.model.dtype
         if self.int8:
             prepack(self.model, "int8")
-            return self
-        if self.model.device.type == "cuda":
+        elif device.type == "cuda":
             if self.bf16:
                 cast_products(self.model)
             if graphs and isinstance(self.model.base_model, MaBertModel):
                 use_graphs(self.model.base_model)
-            return self
-        dtype = torch.bfloat16 if self.bf16 else self.model.dtype
-        if can_prepack(self.model.device, dtype):
+        elif can_prepack(device, dtype):
             prepack(self.model, dtype if self.bf16 else None)
         return self
 
@@ -112,8 +108,8 @@ class Loaded(Generic[Pretrained]):
         Without `max_length` a text has at most as many tokens as the model has positions for; without learned positions
         there is no limit, and `truncate` cuts at `max_position_embeddings`. More tokens than positions are refused.
         """
-        how: dict[str, Any] = {"max_length": self.limit(max_length, truncate), "truncate": truncate}
-        return encodings(self.tokenizer, texts, pairs, **how, name=name, before=before)
+        limit = self.limit(max_length, finite=truncate)
+        return encodings(self.tokenizer, texts, pairs, max_length=limit, truncate=truncate, name=name, before=before)
 
 
 def cast_products(model: nn.Module) -> None:
@@ -157,18 +153,14 @@ def check_precision(precision: str | None, device: torch.device) -> None:
 
 
 def device_named(name: str | torch.device | None) -> torch.device:
-    """Returns the device of that name; default, the GPU if there is one.
-
-    Raises:
-        ValueError: If there is no such device here.
-    """
+    """Returns the device of that name; default, the GPU if there is one. Raises ValueError if it is not here."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device is {str(name)!r}; it must be cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {str(name)!r}; it must be cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device is {str(name)!r}; GPUs that torch can use here: {torch.cuda.device_count()}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from mabert.data.words import Words
 from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, POOLINGS, SentenceFolder
 from mabert.infer import heads
-from mabert.infer.answers import How, Question, answer_in_chunks
+from mabert.infer.answers import How, answer_in_chunks
 from mabert.infer.chunks import Row
-from mabert.infer.heads import reading
 from mabert.infer.loaded import Loaded, check_precision, device_named, load_for_use
 from mabert.infer.passages import Alone, InContext, Passages
 from mabert.model import MaBertConfig
@@ -251,11 +249,7 @@ class TextModel:
         self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
         """Does the work of `embed` on a stream: yields chunks of texts with vectors, (D,) each, in constant memory."""
-        way = self._way(how, pooling, normalize)
-        folder = way.folder
-        if folder is not None and (folder.prompt or folder.lower):
-            rows = ((folder.prepared(text) if isinstance(text, str) else text,) for (text,) in rows)
-        return answer_in_chunks(Question("embedding", way.loaded, heads.vectors(way)), rows, way.how)
+        return answer_in_chunks(heads.Embedding(self._way(how, pooling, normalize)), rows)
 
     def passage_vectors(
         self,
@@ -278,15 +272,15 @@ class TextModel:
         longest = way.loaded.longest
         if longest is not None and length > longest:
             raise ValueError(f"passages of {length} tokens are asked for; the model has positions for {longest}")
-        question = (InContext if context else Alone)(way, length).question()
-        return (found for _, (found,) in answer_in_chunks(question, rows, way.how))
+        question = (InContext if context else Alone)(way, length)
+        return (found for _, (found,) in answer_in_chunks(question, rows))
 
     def labels(
         self, rows: Iterable[Row], how: How, *, paired: bool = False
     ) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
         """Does the work of `predict` on a stream; `paired` tells whether rows have two texts."""
-        tuned = self.opened.encoding
-        if self.opened.use == "reader" and not paired:
+        use, tuned = self.opened.use, self.opened.encoding
+        if use == "reader" and not paired:
             raise ValueError(f"{self.path} answers questions from contexts, and the contexts are missing")
         if tuned is not None:
             if paired != tuned.pairs:
@@ -299,33 +293,28 @@ class TextModel:
                 max_length=tuned.max_length if how.max_length is None else how.max_length,
                 truncate=tuned.truncate if how.truncate is None else how.truncate,
             )
-        if self.opened.use == "reader":
+        if use == "reader":
             if how.truncate:
                 raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
-            return answer_in_chunks(reading(self._read("reader")), rows, how)
-        if self.opened.use == "tagger":
+            return answer_in_chunks(heads.Reading(self._read("reader"), how), rows)
+        if use == "tagger":
             if paired:
                 raise ValueError(f"{self.path} tags the words of single texts, and pairs are given")
             if odd := [name for name in self.config.id2label.values() if not is_tag(name)]:
                 raise ValueError(f"{self.path} has the label {odd[0]!r}; those of entities are O, B-TYPE and I-TYPE")
-            loaded = self._read("tagger")
-            finish = partial(heads.entities, loaded)
-            return answer_in_chunks(Question("tagging", loaded, heads.tags(loaded), finish=finish), rows, how)
+            return answer_in_chunks(heads.Tagging(self._read("tagger"), how), rows)
         headless = self.config.architectures == [class_for("encoder", self.config).__name__]
-        if headless or self.opened.use == "masked_lm":
+        if headless or use == "masked_lm":
             kind = "an encoder without a head" if headless else "a masked language model"
             raise ValueError(f"{self.path} is {kind}; `mabert finetune` makes a classifier of it")
-        loaded = self._read("classifier")
-        return answer_in_chunks(heads.classifying(loaded), rows, how)
+        return answer_in_chunks(heads.Classifying(self._read("classifier"), how), rows)
 
     def guesses(
         self, rows: Iterable[Row], how: How, *, top: int = 5
     ) -> Iterator[tuple[list[Row], list[list[list[dict[str, Any]]]]]]:
         """Does the work of `fill_mask` on a stream."""
         check(Count, top, "top")
-        loaded = self._read("masked_lm")
-        masks = partial(heads.check_masks, loaded, cut=bool(how.truncate))
-        return answer_in_chunks(Question("filling", loaded, heads.guesses(loaded, top), check=masks), rows, how)
+        return answer_in_chunks(heads.Filling(self._read("masked_lm"), how, top), rows)
 
     def _read(self, use: Use) -> Loaded[Any]:
         if use not in self._loaded:
@@ -347,10 +336,7 @@ class TextModel:
         pooling, normalize = pooling or made, scaled if normalize is None else normalize
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
-        if pooling == "map":
-            loaded, pool = self._mapped()
-        else:
-            loaded, pool = self._encoder(), Pooler.FIXED[pooling]
+        loaded, pool = self._mapped() if pooling == "map" else (self._encoder(), Pooler.FIXED[pooling])
         if folder is not None and how.max_length is None and folder.longest is not None:
             how = replace(how, max_length=min(folder.longest, loaded.longest or folder.longest))
         return heads.Way(loaded, pooling, pool, normalize, how, folder)
@@ -389,21 +375,15 @@ class TextModel:
 
 def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[Row]:
     """Makes rows of texts, or of pairs of texts, which any list, tuple, column, 1-D array or iterator may hold. Half of
-    a surrogate pair becomes U+FFFD.
+    a surrogate pair becomes U+FFFD. `words` tells whether a list of words may stand for a text.
 
-    Args:
-        texts: The texts, or the first of each pair.
-        pairs: The second of each pair.
-        words: Whether a list of words may stand for a text.
-
-    Raises:
-        ValueError: If a string, bytes, a mapping, a set, or a table or array with other than one dimension is given, a
-            value is no text, or first and second texts differ in number.
+    Raises ValueError if something else holds the texts, a value is no text, or the two differ in number.
     """
+    given = {"the input": texts} if pairs is None else {"the input": texts, "the second texts": pairs}
     held: list[Any] = []
-    for name, given in {"the input": texts, **({} if pairs is None else {"the second texts": pairs})}.items():
-        check_list(given, name)
-        held.append([text_of(each, words) for each in given])
+    for name, column in given.items():
+        check_list(column, name)
+        held.append([text_of(each, words) for each in column])
     check_texts(*held)
     return list(zip(*held, strict=True))
 

@@ -1,8 +1,7 @@
 """Cuts texts into passages at ends of sentences, and gives each passage a vector: alone, or out of its whole text."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import regex
@@ -12,7 +11,7 @@ from tokenizers import Encoding
 from mabert.data.encode import encodings, was_cut
 from mabert.data.words import Span
 from mabert.infer import heads
-from mabert.infer.answers import Batch, Encoded, How, Question, Told
+from mabert.infer.answers import Batch, Encoded
 from mabert.infer.chunks import Chunk
 
 _STOP = r"\p{Sentence_Terminal}\u2026"
@@ -99,50 +98,34 @@ def cut(text: str, tokens: Sequence[Span] | np.ndarray, room: int) -> list[Span]
     return spans
 
 
-@dataclass
-class Alone:
-    """Gives each passage the vector that it has as a text of its own; works on one chunk of texts after another.
+class Alone(heads.Embedding):
+    """The passages of each chunk; a passage has the vector that it has as a text of its own.
 
-    Attributes:
+    Args:
         way: How vectors are made.
         length: Most tokens of a passage, as the model reads it alone: with special tokens and the folder's prompt.
-        places: Number, first and last + 1 character of each passage of the current chunk.
     """
 
-    way: heads.Way
-    length: int
-    places: list[tuple[int, int, int]] = field(default_factory=list)
+    def __init__(self, way: heads.Way, length: int) -> None:
+        super().__init__(way)
+        self.length = length
+        # Number, first and last + 1 character of each passage of the current chunk.
+        self.places: list[tuple[int, int, int]] = []
 
-    def question(self) -> Question[Passages]:
-        """Returns the task; its answer to a chunk is one `Passages`."""
-        answer = heads.vectors(self.way)
-        return Question("embedding", self.way.loaded, answer, encode=self.encode, finish=self.finish)
-
-    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, Told]:
-        """Encodes the passages of a chunk."""
+    def encode(self, chunk: Chunk) -> Encoded:
         self.places, items = [], []
         texts = [text for (text,) in chunk.rows]
-        encoded = self._encoded(texts, chunk.name, chunk.before)
+        read = self.prepared(texts)  # of any length
+        encoded = encodings(self.loaded.tokenizer, read, max_length=None, name=chunk.name, before=chunk.before)
         for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), chunk.before):
             for (start, end), own in self._divided(number, text, item, self._tokens(text, encoding)[0]):
                 self.places.append((number, start, end))
                 items.append(own)
-        return items, Told()
+        return items
 
-    def finish(self, chunk: Chunk, how: How, found: list[np.ndarray]) -> list[Passages]:
-        """Returns the passages of a chunk."""
-        vectors = np.vstack([np.zeros((0, self.way.loaded.model.config.hidden_size), np.float32), *found])
+    def finish(self, chunk: Chunk, found: list[np.ndarray]) -> list[Passages]:
+        vectors = np.vstack([np.zeros((0, self.loaded.model.config.hidden_size), np.float32), *found])
         return [Passages(vectors, *np.array(self.places, dtype=np.int64).reshape(-1, 3).T)]
-
-    def _encoded(
-        self, texts: Sequence[str], name: str = "the input", before: int = 0
-    ) -> Iterator[tuple[dict[str, list[int]], Encoding]]:
-        """Encodes texts of any length."""
-        return encodings(self.way.loaded.tokenizer, self._prepared(texts), max_length=None, name=name, before=before)
-
-    def _prepared(self, texts: Iterable[Any]) -> list[Any]:
-        folder = self.way.folder
-        return [folder.prepared(text) if folder is not None and isinstance(text, str) else text for text in texts]
 
     def _tokens(self, text: str, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
         """Returns the characters of each token of a text, int64 (tokens, 2), and their places among all tokens.
@@ -152,7 +135,7 @@ class Alone:
         own = np.array([sequence is not None for sequence in encoding.sequence_ids], dtype=bool)
         spans = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         if (folder := self.way.folder) is not None:
-            spans -= len(self._prepared([""])[0])
+            spans -= len(self.prepared([""])[0])
             own &= spans[:, 1] > 0
             spans = spans.clip(0)
             if folder.lower and len(text.lower()) > len(text):  # one letter has two characters there, U+0130
@@ -177,42 +160,33 @@ class Alone:
                 f"prompt; passages of {self.length} are asked for, so ask for longer ones"
             )
         pieces, found = [text[start:end] for start, end in spans], []
-        for (start, _), piece, (own, encoding) in zip(spans, pieces, self._encoded(pieces), strict=True):
+        encoded = encodings(self.loaded.tokenizer, self.prepared(pieces), max_length=None)
+        for (start, _), piece, (own, encoding) in zip(spans, pieces, encoded, strict=True):
             within = self._divided(number, piece, own, self._tokens(piece, encoding)[0])
             found += [((start + first, start + last), its) for (first, last), its in within]
         return found
 
 
-@dataclass
 class InContext(Alone):
-    """Gives each passage the pooled vectors of its tokens in one pass over its whole text, as in late chunking.
+    """The same, with the pooled vectors of a passage's tokens in one pass over its whole text, as in late chunking.
 
     Late chunking is Günther et al. 2024, arXiv 2409.04701. A token is the passage's that holds its end. The first
     passage of a text also takes what stands before its words ([CLS], the folder's prompt) and the last one [SEP], so
     that a text of one passage has the vector of `embed`, and the mean of all passages, each weighted by its tokens, is
     the text's.
-
-    Attributes:
-        borders: For each text of the current chunk that has passages, the first token and last + 1 of each passage.
     """
 
-    borders: list[list[Span]] = field(default_factory=list)
-
-    def question(self) -> Question[Passages]:
-        """Returns the task; its answer to a chunk is one `Passages`."""
-        how: dict[str, Any] = {"encode": self.encode, "reduce": self.pooled, "finish": self.finish}
-        return Question("embedding", self.way.loaded, self.hidden, **how)
-
-    def encode(self, chunk: Chunk, how: How) -> tuple[Encoded, Told]:
+    def encode(self, chunk: Chunk) -> Encoded:
         """Encodes the texts of a chunk that have passages, and finds these."""
-        self.places, self.borders, items, cut_short = [], [], [], 0
+        self.places, items = [], []
+        # The first token and last + 1 of each passage, for each of these texts.
+        self.borders: list[list[Span]] = []
         texts = [text for (text,) in chunk.rows]
-        asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
-        encoded = self.way.loaded.encodings(self._prepared(texts), **asked, name=chunk.name, before=chunk.before)
+        encoded = self.loaded.encodings(self.prepared(texts), **self.asked, name=chunk.name, before=chunk.before)
         for number, (text, (item, encoding)) in enumerate(zip(texts, encoded, strict=True), chunk.before):
             (tokens, places), read, size = self._tokens(text, encoding), (0, len(text)), len(item["input_ids"])
             if was_cut(encoding):
-                cut_short += 1
+                self.cut += 1
                 read = (int(tokens[:, 0].min(initial=len(text))), int(tokens[:, 1].max(initial=0)))
             passages = [
                 (read[0] + start, read[0] + end)
@@ -227,13 +201,11 @@ class InContext(Alone):
             lasts = np.maximum(np.append(firsts[1:], size), firsts + 1)
             self.borders.append(list(zip(firsts.tolist(), lasts.tolist(), strict=True)))
             items.append(item)
-        return items, Told(cut_short)
+        return items
 
-    def hidden(self, batch: Batch) -> Iterator[torch.Tensor]:
-        """Returns the token vectors of each text, (tokens, D)."""
-        return heads.by_text(self.way.loaded.model(**batch).last_hidden_state, batch)
+    def answer(self, batch: Batch) -> Iterator[torch.Tensor]:  # (tokens, D) of each text
+        return heads.by_text(self.loaded.model(**batch).last_hidden_state, batch)
 
-    def pooled(self, index: int, hidden: torch.Tensor) -> np.ndarray:
-        """Returns the vectors of a text's passages, float32 (passages, D)."""
+    def reduce(self, index: int, hidden: torch.Tensor) -> np.ndarray:  # float32 (passages, D)
         parts = [self.way.pool(hidden[None, first:last], None) for first, last in self.borders[index]]
         return self.way.scaled(torch.cat(parts))

@@ -52,15 +52,18 @@ def read_rows(
     columns = [text_column or TEXT_COLUMN, *([] if pair_column is None else [pair_column])]
     if path is not None:
         rows.check_is_file(path)
-        if rows.format_of(path) in rows.TABLES:
-            return rows_of(where, rows.read_rows(path, columns, keep), columns, keep, words)
         if rows.format_of(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
             )
     lines = standard_input() if path is None else (line.rstrip("\r\n") for line in rows.lines_of_text(path))
-    if jsonl:
-        return rows_of(where, rows.json_rows(where, lines, columns, keep), columns, keep, words)
+    table = None
+    if path is not None and rows.format_of(path) in rows.TABLES:
+        table = rows.read_rows(path, columns, keep)
+    elif jsonl:
+        table = rows.json_rows(where, lines, columns, keep)
+    if table is not None:
+        return (text_row(f"{where}, line {number}", row, columns, keep, words) for number, row in table)
     if keep:
         raise ValueError(f"{where}: lines of plain text have no columns to keep; {keep[0]!r} is asked for")
     if pair_column is not None:
@@ -74,18 +77,12 @@ def read_rows(
 
 
 def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[Row]:
-    """Streams what `mabert finetune` reads in a format of its own.
+    """Streams what `mabert finetune` reads in a format of its own; errors are those of `read_rows`.
 
     Args:
-        path: Questions in the form of SQuAD (`.json`), or a word a line (CoNLL, under any other suffix).
+        path: Questions with their contexts in the form of SQuAD (`.json`), or a word a line, whose sentences become
+            `Words` (CoNLL, under any other suffix).
         keep: Fields of a question to keep, such as `id`; each row is then a `RowOfTable`.
-
-    Returns:
-        A stream of questions with their contexts, or of sentences as `Words`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: While reading: if the file is damaged or in another format, or a question lacks a field to keep.
     """
     rows.check_is_file(path)
     if rows.format_of(path) == ".json":
@@ -108,20 +105,8 @@ def has_words(source: str | Path | None) -> bool:
     return "tokens" in first and TEXT_COLUMN not in first
 
 
-def rows_of(
-    where: str, numbered: rows.Numbered, columns: Sequence[str], keep: Sequence[str], words: bool
-) -> Iterator[Row]:
-    """Yields the texts in some columns of numbered rows; errors are those of `text_row`."""
-    for number, row in numbered:
-        yield text_row(f"{where}, line {number}", row, columns, keep, words)
-
-
 def standard_input() -> Iterator[str]:
-    """Yields the lines of standard input.
-
-    Raises:
-        ValueError: If there are none, or one is not UTF-8.
-    """
+    """Yields the lines of standard input; raises ValueError if there are none, or one is not UTF-8."""
     line = None
     for line in rows.lines(sys.stdin.buffer, "standard input"):
         yield line.rstrip("\r\n")
@@ -130,11 +115,7 @@ def standard_input() -> Iterator[str]:
 
 
 def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
-    """Yields one text per line.
-
-    Raises:
-        ValueError: If the first line that is not blank is a JSON object, which nobody means as text.
-    """
+    """Yields one text per line; raises ValueError if the first is a JSON object, which nobody means as text."""
     begun = False
     for number, line in enumerate(lines, 1):
         if not begun and line.strip():
@@ -151,11 +132,7 @@ def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
 def text_row(
     where: str, row: dict[str, Any], columns: Sequence[str], keep: Sequence[str] = (), words: bool = False
 ) -> Row:
-    """Returns the texts of one row, and the columns to keep.
-
-    Raises:
-        ValueError: If a column that should hold text holds something else.
-    """
+    """Returns the texts of one row, and the columns to keep; raises ValueError for a column without text."""
     texts = tuple(
         Words(rows.texts_in(row, column, where))
         if words and isinstance(row[column], list)

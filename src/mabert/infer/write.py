@@ -21,11 +21,8 @@ from mabert.model import MaBertConfig
 
 
 def write_rows(chunks: Iterable[Iterable[dict[str, Any]]], output: str | None) -> int:
-    """Writes mappings as JSONL, to a file, which appears once complete, or chunk by chunk to standard output.
-
-    Returns:
-        Their number.
-    """
+    """Writes mappings as JSONL, to a file, which appears once complete, or chunk by chunk to standard output; returns
+    their number."""
     count = 0
     with sink(output) as file:
         for rows in chunks:
@@ -38,11 +35,8 @@ def write_rows(chunks: Iterable[Iterable[dict[str, Any]]], output: str | None) -
 
 
 def write_vectors(chunks: Iterable[Sequence[np.ndarray]], width: int, output: str | None) -> int:
-    """Writes vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL, one `vector` per line.
-
-    Returns:
-        Their number.
-    """
+    """Writes vectors of `width` numbers as one `.npy` (vectors, width), float32, or as JSONL, one `vector` per line;
+    returns their number."""
     if output is None or Path(output).suffix != ".npy":
         return write_rows((({"vector": vector.tolist()} for vector in vectors) for vectors in chunks), output)
 
@@ -57,17 +51,10 @@ def write_vectors(chunks: Iterable[Sequence[np.ndarray]], width: int, output: st
 
 
 def write_passages(chunks: Iterable[Passages], width: int, output: str | None, beside: str | None) -> int:
-    """Writes passages as JSONL, one `text`, `start`, `end` and `vector` per line.
+    """Writes passages as JSONL, one `text`, `start`, `end` and `vector` per line; returns their number.
 
-    Args:
-        chunks: The passages.
-        width: Numbers of a vector.
-        output: The file; None for standard output.
-        beside: A second file for all but the vectors, which then make one `.npy`, as in `write_vectors`; it appears
-            before that.
-
-    Returns:
-        Their number.
+    `beside` names a second file for all but the vectors, which then make one `.npy`, as in `write_vectors`; it appears
+    before that.
     """
     if output is None or beside is None:
         return write_rows(map(json_lines, chunks), output)

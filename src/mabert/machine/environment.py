@@ -47,13 +47,8 @@ def environment() -> dict[str, Any]:
 
 
 def fast_dtype(device: str | None = None) -> str:
-    """Returns ``bfloat16`` if a device has instructions for products in it, else ``float32``.
-
-    Without them, bf16 is converted and computed in float32, several times as slow.
-
-    Args:
-        device: ``cpu`` or ``cuda``; default, the GPU if there is one.
-    """
+    """Returns ``bfloat16`` if a device (``cpu`` or ``cuda``; default, the GPU if there is one) has instructions for
+    products in it, else ``float32``: bf16 is then converted and computed in float32, several times as slow."""
     import torch
 
     if device == "cuda" or (device is None and torch.cuda.is_available()):
@@ -62,12 +57,7 @@ def fast_dtype(device: str | None = None) -> str:
 
 
 def resolve_precision(precision: str, device: str | None = None) -> str:
-    """Resolves `auto` to `bf16` if a device has instructions for products in it, else to `fp32`; keeps these two.
-
-    Args:
-        precision: One of `PRECISIONS`.
-        device: `cpu` or `cuda`; default, the GPU if there is one.
-    """
+    """Resolves `auto` to `bf16` if that is the device's `fast_dtype`, else to `fp32`; keeps these two."""
     if precision != "auto":
         return precision
     return "bf16" if fast_dtype(device) == "bfloat16" else "fp32"
@@ -97,11 +87,18 @@ def bf16_instructions() -> frozenset[str]:
     if hasattr(torch.cpu, "get_capabilities"):
         capabilities = torch.cpu.get_capabilities()
         return frozenset(name for name in wanted if capabilities.get(name))
+    fields = cpuinfo()
+    return wanted.intersection(fields.get("flags", fields.get("Features", "")).split())  # x86's name and ARM's
+
+
+def cpuinfo() -> dict[str, str]:
+    """Returns what Linux says of the first processor, by field; empty on other systems."""
+    fields: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in CPUINFO.read_text(encoding="utf-8").splitlines():
-            if line.startswith(("flags", "Features")):  # x86's name and ARM's
-                return wanted.intersection(line.split())
-    return frozenset()
+            field, _, value = line.partition(":")
+            fields.setdefault(field.strip(), value.strip())
+    return fields
 
 
 def instructions() -> str:
@@ -125,11 +122,7 @@ def processor() -> str:
 
     A virtual machine's processor may have only its maker's name, which covers generations of very different speeds.
     """
-    fields: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in CPUINFO.read_text(encoding="utf-8").splitlines():
-            field, _, value = line.partition(":")
-            fields.setdefault(field.strip(), value.strip())
+    fields = cpuinfo()
     if "model name" not in fields:
         return platform.processor() or platform.machine()
     numbers = " ".join(f"{word} {fields[field]}" for field, word in NUMBERS.items() if field in fields)

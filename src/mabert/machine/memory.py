@@ -38,11 +38,8 @@ class OutOfMemoryError(MemoryError):
 
 @contextlib.contextmanager
 def naming_memory(where: Callable[[], str]) -> Iterator[None]:
-    """Turns running out of memory into an OutOfMemoryError; other errors pass unchanged.
-
-    Args:
-        where: Called on failure; returns the text after "out of memory" in the message.
-    """
+    """Turns running out of memory into an OutOfMemoryError, whose message `where` completes behind "out of memory";
+    other errors pass unchanged."""
     try:
         yield
     except OutOfMemoryError:
@@ -82,11 +79,8 @@ def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> 
 def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
     """Returns the bytes free under each limit of this process's control groups, as containers and clusters set them.
 
-    Cached file pages that can be dropped count as free.
-
-    Args:
-        groups: Linux's file that names the groups.
-        root: Folder of the groups.
+    Cached file pages that can be dropped count as free. `groups` is Linux's file that names the groups, `root` their
+    folder.
     """
     if not groups.is_file():
         return []

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,21 +33,14 @@ def context(*modules: str, **environment: str) -> Any:
 
     chosen = multiprocessing.get_context("forkserver")
     chosen.set_forkserver_preload(list(modules))
-    with variables(environment):
-        forkserver.ensure_running()
-    return chosen
-
-
-@contextlib.contextmanager
-def variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables that are not set yet, while the block runs."""
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    added = {name: value for name, value in environment.items() if name not in os.environ}
     os.environ.update(added)
     try:
-        yield
+        forkserver.ensure_running()
     finally:
         for name in added:
-            os.environ.pop(name, None)
+            del os.environ[name]
+    return chosen
 
 
 @contextlib.contextmanager
@@ -64,11 +57,9 @@ def handling(number: int, handler: Callable[[int, FrameType | None], None]) -> I
         signal.signal(number, before)
 
 
-@contextlib.contextmanager
-def ended_as_interrupted() -> Iterator[None]:
+def ended_as_interrupted() -> contextlib.AbstractContextManager[None]:
     """Treats SIGTERM, with which a system or a cluster ends a job, as Ctrl-C, in the main thread only."""
-    with handling(signal.SIGTERM, interrupting_once()):
-        yield
+    return handling(signal.SIGTERM, interrupting_once())
 
 
 def interrupting_once() -> Callable[[int, FrameType | None], None]:

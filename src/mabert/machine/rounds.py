@@ -41,17 +41,8 @@ def timed(function: Callable[[], object]) -> float:
 def interleave(
     sides: Mapping[Side, Callable[[], object]], *, least: int, most: int, budget: float
 ) -> dict[Side, Spread]:
-    """Times the sides in turns, after one call of each that is not counted.
-
-    Args:
-        sides: The functions to time, by name.
-        least: Minimum number of rounds, whatever they cost.
-        most: Maximum number of rounds.
-        budget: Seconds after which no round past ``least`` starts.
-
-    Returns:
-        One spread per side.
-    """
+    """Times functions by name in turns, after one call of each that is not counted: `most` rounds, but only `least`
+    after so many seconds (`budget`)."""
     for function in sides.values():
         function()
     samples: dict[Side, list[float]] = {side: [] for side in sides}

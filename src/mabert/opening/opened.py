@@ -74,11 +74,7 @@ class Opened:
         return Encoding.beside(self.place.path)
 
     def changed(self, **fields: Any) -> "Opened":
-        """Returns the model with other fields of its configuration.
-
-        Raises:
-            ValueError: If a field has a wrong value.
-        """
+        """Returns the model with other fields of its configuration; raises ValueError if one has a wrong value."""
         return Opened(self.place, config_of(self.place, fields))
 
     def of(self, config: PreTrainedConfig) -> "Opened":
@@ -105,12 +101,8 @@ class Opened:
         return load_model(kind, self.place, self.config, dtype=dtype, drawn=drawn)
 
     def with_new_head(self, use: Use = "classifier") -> PreTrainedModel:
-        """Loads the encoder in float32 with a new random head, whatever head it was saved with.
-
-        Raises:
-            FileNotFoundError: As `model`.
-            ValueError: As `model`, or if the weights are quantized.
-        """
+        """Loads the encoder in float32 with a new random head, whatever head it was saved with; raises what `model`
+        does, and ValueError if the weights are quantized."""
         self.refuse_quantized()
         encoder = self.model("encoder", torch.float32)
         model = build(use, self.config)

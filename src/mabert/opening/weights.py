@@ -85,10 +85,8 @@ def read_weights(
 ) -> tuple[Pretrained, dict[str, Any]]:
     """Reads a model without printing anything, one at a time in this process.
 
-    Returns the model and transformers' report on its weights.
-
-    Raises:
-        ValueError: If the package that quantized the weights is not installed.
+    Returns the model and transformers' report on its weights. Raises ValueError if the package that quantized the
+    weights is not installed.
     """
     with LOADING:
         verbosity = logging.get_verbosity()
@@ -116,13 +114,11 @@ def encoder_weights(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
 
 
 def check_finite(model: PreTrainedModel, path: str | Path) -> None:
-    """Refuses weights that hold NaN or infinity, which would make every output useless.
+    """Refuses weights that hold NaN or infinity, which would make every output useless, by a ValueError that names file
+    and weight.
 
     A sum takes one pass and no extra memory. Only if it is not finite are the weights themselves checked, since the sum
     of large finite weights may overflow.
-
-    Raises:
-        ValueError: Naming the file and the weight.
     """
     for name, weight in (*model.named_parameters(), *model.named_buffers()):
         for held in parts_of(weight):
