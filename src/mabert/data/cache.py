@@ -126,17 +126,11 @@ class TokenCache:
 
 @dataclass(frozen=True)
 class Documents:
-    """Some of a cache's documents, or parts of them.
+    """Some of a cache's documents, or parts of them."""
 
-    Attributes:
-        cache: where the ids are.
-        starts: int64 `(documents,)`, first token of each in `cache.ids`.
-        stops: int64 `(documents,)`, one past the last token; always beyond `starts`.
-    """
-
-    cache: TokenCache
-    starts: np.ndarray
-    stops: np.ndarray
+    cache: TokenCache  # where the ids are
+    starts: np.ndarray  # int64 `(documents,)`, first token of each in `cache.ids`
+    stops: np.ndarray  # int64 `(documents,)`, one past the last token; always beyond `starts`
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -28,13 +28,9 @@ _LABELS = {"label": "labels", "label_ids": "labels"}  # as transformers' collato
 
 @dataclass(frozen=True)
 class Collator:
-    """Pads examples at the end to the longest length in the batch.
+    """Pads examples at the end to the longest length in the batch."""
 
-    Attributes:
-        pad_id: the padding token of `input_ids`.
-    """
-
-    pad_id: int
+    pad_id: int  # the padding token of `input_ids`
 
     def __call__(self, examples: Examples) -> dict[str, torch.Tensor]:
         """Makes one batch.

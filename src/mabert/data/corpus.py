@@ -99,28 +99,20 @@ _PARQUET_BRANCH = "refs/convert/parquet"
 class HubSource:
     """A data set read with the `datasets` library; no code of the data set is ever run.
 
-    Attributes:
-        name: the data set, such as `wikimedia/wikipedia`, or a local folder.
-        config: its configuration, such as `20231101.en`; None for the default one.
-        split: `train` or any split expression of `datasets`, such as `train[:1%]` (no slices when streaming),
-            `train+test` or `all`.
-        text: the column that holds the text.
-        streaming: read over the network as needed instead of downloading everything first.
-        revision: branch, tag or commit; None for the main branch.
-        rows: how many consecutive rows make one document.
-
     Reading raises a one-line error that names the data set: FileNotFoundError if there is no such data set, ValueError
     if it lacks the configuration, split or column or the column holds anything but text, ConnectionError if the hub
     cannot be reached, and OSError if the disk is full.
     """
 
-    name: str
-    config: str | None = None
+    name: str  # the data set, such as `wikimedia/wikipedia`, or a local folder
+    config: str | None = None  # its configuration, such as `20231101.en`; None for the default one
+    # `train` or any split expression of `datasets`, such as `train[:1%]` (no slices when streaming), `train+test` or
+    # `all`
     split: str = "train"
-    text: str = "text"
-    streaming: bool = False
-    revision: str | None = None
-    rows: int = 1
+    text: str = "text"  # the column that holds the text
+    streaming: bool = False  # read over the network as needed instead of downloading everything first
+    revision: str | None = None  # branch, tag or commit; None for the main branch
+    rows: int = 1  # how many consecutive rows make one document
 
     @classmethod
     def parse(cls, source: str) -> HubSource:

@@ -25,17 +25,11 @@ _TOKENIZER_LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a classifier's training texts were encoded; stored in a file next to its weights.
+    """How a classifier's training texts were encoded; stored in a file next to its weights."""
 
-    Attributes:
-        max_length: the requested maximum number of tokens; None for the model's own.
-        truncate: whether longer texts were truncated.
-        pairs: whether the texts were pairs.
-    """
-
-    max_length: int | None
-    truncate: bool
-    pairs: bool
+    max_length: int | None  # the requested maximum number of tokens; None for the model's own
+    truncate: bool  # whether longer texts were truncated
+    pairs: bool  # whether the texts were pairs
 
     FILE = "encoding.json"
 

@@ -28,29 +28,19 @@ _MNLI_SPLITS = {
 
 @dataclass(frozen=True)
 class GlueTask(Task):
-    """A GLUE task with the layout of its files and of its hub configuration.
+    """A GLUE task with the layout of its files and of its hub configuration."""
 
-    Attributes:
-        folder: the official folder's name.
-        texts: the text columns in the files, one or two.
-        label: column of the label.
-        spelled: spelling of the classes in the files, in the order of their ids.
-        hub_texts: columns of the texts on the hub.
-        splits: the file of each split, by the split's name on the hub.
-        submissions: the leaderboard's file of each test split.
-        header: the columns of train and dev files without a header line; None if they have one.
-        skip_short: skip rows with missing columns, as the official loader does, instead of raising an error.
-    """
-
-    folder: str = ""
-    texts: tuple[str, ...] = ("sentence",)
-    label: str = "label"
-    spelled: tuple[str, ...] = ("0", "1")
-    hub_texts: tuple[str, ...] = ("sentence",)
+    folder: str = ""  # the official folder's name
+    texts: tuple[str, ...] = ("sentence",)  # the text columns in the files, one or two
+    label: str = "label"  # column of the label
+    spelled: tuple[str, ...] = ("0", "1")  # spelling of the classes in the files, in the order of their ids
+    hub_texts: tuple[str, ...] = ("sentence",)  # columns of the texts on the hub
+    # the file of each split, by the split's name on the hub
     splits: Mapping[str, str] = field(default_factory=lambda: _SPLITS)
-    submissions: Mapping[str, str] = field(default_factory=dict)
+    submissions: Mapping[str, str] = field(default_factory=dict)  # the leaderboard's file of each test split
+    # the columns of train and dev files without a header line; None if they have one
     header: tuple[str, ...] | None = None
-    skip_short: bool = False
+    skip_short: bool = False  # skip rows with missing columns, as the official loader does, instead of raising an error
 
     def submitted(self, answers: Sequence[Any]) -> list[str]:
         """Formats class ids or scores `(examples,)` for the leaderboard; clips scores to 0 to 5."""

@@ -18,19 +18,12 @@ LONGEST_ANSWER = 64
 
 @dataclass(frozen=True)
 class Passage:
-    """A question with the part of its context that the model reads in one window.
+    """A question with the part of its context that the model reads in one window."""
 
-    Attributes:
-        row: index of the question in the input.
-        item: `input_ids`, and `token_type_ids` if the tokenizer makes them.
-        first: position of the context's first token.
-        pieces: character span in the context of each of its tokens.
-    """
-
-    row: int
-    item: dict[str, Any]
-    first: int
-    pieces: list[Span]
+    row: int  # index of the question in the input
+    item: dict[str, Any]  # `input_ids`, and `token_type_ids` if the tokenizer makes them
+    first: int  # position of the context's first token
+    pieces: list[Span]  # character span in the context of each of its tokens
 
     def place_of(self, begin: int, end: int) -> tuple[int, int] | None:
         """Finds the first and last token of a character span; None if the passage does not hold all of it."""

@@ -32,20 +32,12 @@ def column(rows: Rows, name: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class Task:
-    """A fine-tuning task.
-
-    Attributes:
-        name: its short name.
-        label_names: the classes or tags in the order of their ids; empty if there are none.
-        metrics: names of its metrics.
-        main_metric: the metric that models are compared by.
-        kind: kind of its labels.
-    """
+    """A fine-tuning task."""
 
     name: str
-    label_names: tuple[str, ...]
+    label_names: tuple[str, ...]  # the classes or tags in the order of their ids; empty if there are none
     metrics: tuple[str, ...]
-    main_metric: str
+    main_metric: str  # the metric that models are compared by
     kind: LabelKind = "classification"
 
     @property

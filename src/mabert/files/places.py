@@ -41,17 +41,11 @@ WITHOUT_OWNER = ("albert-", "bert-", "distilbert-", "distilroberta-", "roberta-"
 
 @dataclass(frozen=True)
 class Place:
-    """A model's folder that was found.
+    """A model's folder that was found."""
 
-    Attributes:
-        name: How the model was named.
-        path: The folder.
-        fields: The content of its `config.json`.
-    """
-
-    name: str
+    name: str  # how the model was named
     path: Path
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Any]  # the content of its `config.json`
 
     def __str__(self) -> str:
         return str(self.path)
@@ -111,19 +105,12 @@ def is_hub_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Package:
-    """A Python package that holds a model.
-
-    Attributes:
-        name: Name of the package.
-        archive: The zip file in it.
-        sha256: Expected hash of the weights.
-        licence: Licence of the model.
-    """
+    """A Python package that holds a model."""
 
     name: str
-    archive: str
-    sha256: str
-    licence: str
+    archive: str  # the zip file in it
+    sha256: str  # of the weights
+    licence: str  # of the model
 
 
 PACKAGES = {

@@ -26,25 +26,15 @@ MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 @dataclass(frozen=True)
 class SentenceFolder:
-    """Settings of a folder of sentence-transformers.
-
-    Attributes:
-        path: The folder.
-        pooling: `mean`, `cls`, or `map`, see `mabert.model.map_pooling`.
-        normalize: Whether vectors are scaled to length one.
-        longest: Tokens at which texts are cut; None if the settings do not say.
-        prompt: Text in front of every text.
-        named: Texts that a user may choose to put in front of a text instead.
-        lower: Whether texts are put in lower case.
-    """
+    """Settings of a folder of sentence-transformers."""
 
     path: Path
-    pooling: str
-    normalize: bool
-    longest: int | None = None
-    prompt: str = ""
-    named: tuple[str, ...] = ()
-    lower: bool = False
+    pooling: str  # `mean`, `cls`, or `map`, see `mabert.model.map_pooling`
+    normalize: bool  # whether vectors are scaled to length one
+    longest: int | None = None  # tokens at which texts are cut; None if the settings do not say
+    prompt: str = ""  # text in front of every text
+    named: tuple[str, ...] = ()  # texts that a user may choose to put in front of a text instead
+    lower: bool = False  # whether texts are put in lower case
 
     @classmethod
     def at(cls, path: str | Path) -> "SentenceFolder | None":

@@ -9,13 +9,9 @@ Row = tuple[str, ...]
 
 
 class RowOfTable(Row):
-    """Texts of a table's row.
+    """Texts of a table's row."""
 
-    Attributes:
-        kept: The row's other columns that the output repeats beside the answer.
-    """
-
-    kept: dict[str, Any]
+    kept: dict[str, Any]  # the row's other columns that the output repeats beside the answer
 
 
 TEXTS = 16_384
@@ -25,17 +21,11 @@ CHARACTERS = 8_000_000
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive texts of a stream.
-
-    Attributes:
-        rows: The texts.
-        before: Number of texts before them.
-        last: Whether the source is known to end with them.
-    """
+    """Consecutive texts of a stream."""
 
     rows: list[Row]
-    before: int
-    last: bool
+    before: int  # number of texts before them
+    last: bool  # whether the source is known to end with them
 
     @property
     def name(self) -> str:

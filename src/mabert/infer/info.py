@@ -17,19 +17,12 @@ PARTS = ("embeddings", "Mamba cores", "attention", "feed-forward", "norms")
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Figures of one model.
-
-    Attributes:
-        config: The model's configuration.
-        parts: Parameters by part; shared ones count once, in the encoder.
-        memory: Peak bytes above the weights in one forward of the encoder at batch 1, by length.
-        weights: Bytes of all weights.
-    """
+    """Figures of one model."""
 
     config: PreTrainedConfig
-    parts: dict[str, int]
-    memory: dict[int, int]
-    weights: int
+    parts: dict[str, int]  # parameters by part; shared ones count once, in the encoder
+    memory: dict[int, int]  # peak bytes above the weights in one forward of the encoder at batch 1, by length
+    weights: int  # bytes
 
 
 def info(named: Model, lengths: tuple[int, ...] = LENGTHS) -> ModelInfo:

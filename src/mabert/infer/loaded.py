@@ -31,19 +31,12 @@ _ALONE = threading.Lock()
 
 @dataclass(frozen=True)
 class Loaded(Generic[Pretrained]):
-    """A model and what it needs.
+    """A model and what it needs."""
 
-    Attributes:
-        model: The model in evaluation mode, on its device.
-        tokenizer: The model's tokenizer.
-        bf16: Whether to compute in bf16 by autocast.
-        int8: Whether large linear layers multiply 8-bit integers once the model is prepacked.
-    """
-
-    model: Pretrained
+    model: Pretrained  # in evaluation mode, on its device
     tokenizer: PreTrainedTokenizerFast
-    bf16: bool = False
-    int8: bool = False
+    bf16: bool = False  # whether to compute in bf16 by autocast
+    int8: bool = False  # whether large linear layers multiply 8-bit integers once the model is prepacked
 
     @property
     def family(self) -> Family:

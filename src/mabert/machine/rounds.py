@@ -11,14 +11,7 @@ Side = TypeVar("Side", bound=Hashable)
 
 @dataclass(frozen=True)
 class Spread:
-    """Times of one side, in milliseconds.
-
-    Attributes:
-        median_ms: Median of all samples.
-        fastest_ms: Shortest sample.
-        slowest_ms: Longest sample.
-        samples: Number of samples.
-    """
+    """Times of one side, in milliseconds."""
 
     median_ms: float
     fastest_ms: float

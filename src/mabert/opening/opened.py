@@ -27,15 +27,10 @@ POOLER = "pooler."
 
 @dataclass(frozen=True)
 class Opened:
-    """A model that was found and understood; its tokenizer and weights are read when asked for.
-
-    Attributes:
-        place: The model's folder.
-        config: The model's configuration, which may have been changed.
-    """
+    """A model that was found and understood; its tokenizer and weights are read when asked for."""
 
     place: Place
-    config: PreTrainedConfig
+    config: PreTrainedConfig  # may have been changed
 
     @property
     def family(self) -> Family:

@@ -24,20 +24,13 @@ class Range:
 
     `Annotated[kind, Range(...)]` takes the kinds of numbers that `kind` names, None and lists of numbers where it names
     those.
-
-    Attributes:
-        least: Smallest value.
-        most: Largest value.
-        above: Whether the number must exceed `least`.
-        below: Whether the number must be below `most`.
-        written: Whether to read a number as YAML writes it: `1e-6` is text there, and `1` a whole number.
     """
 
-    least: float
-    most: float
-    above: bool = False
-    below: bool = False
-    written: bool = True
+    least: float  # smallest value
+    most: float  # largest value
+    above: bool = False  # whether the number must exceed `least`
+    below: bool = False  # whether the number must be below `most`
+    written: bool = True  # whether to read a number as YAML writes it: `1e-6` is text there, and `1` a whole number
 
     def __contains__(self, value: float) -> bool:
         enough = value > self.least if self.above else value >= self.least
@@ -74,13 +67,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Read:
-    """Reads a value before its type is checked.
+    """Reads a value before its type is checked."""
 
-    Attributes:
-        reader: Function that returns what was meant by a value, or the value.
-    """
-
-    reader: Callable[[Any], Any]
+    reader: Callable[[Any], Any]  # function that returns what was meant by a value, or the value
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
