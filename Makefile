@@ -1,6 +1,6 @@
 # make demo   the tour: an encoder converted and asked, a small one pretrained, a page (10 to 20 minutes)
 # make test   lint, types, the import rule, the site, fast tests                        (4 minutes)
-# make test-all  all tests; what the gate runs                                          (13 minutes)
+# make test-all  all tests; what the gate runs                                          (12 minutes)
 # make check  lint, types, the import rule, the site
 # make docs   the site of the guides and the reference, in build/site
 # make dist   source archive and wheel, built and checked

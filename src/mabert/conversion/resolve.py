@@ -5,10 +5,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
@@ -27,6 +26,9 @@ from mabert.machine.environment import resolve_precision, warn_of_emulation
 from mabert.opening.opened import Model
 from mabert.train.run import RunFolder
 from mabert.train.trainer import joined
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class ConversionRun:
     pieces: Pieces  # what is learnt
     samples: Pieces  # what is held out
     precision: str  # `fp32` or `bf16`, of teacher and student
-    processes: PartialState
+    processes: "PartialState"
     progress: bool
     result: dict[str, Any] | None  # if the run was finished before
 
