@@ -29,7 +29,7 @@ class Encoding:
 
     max_length: int | None  # the requested maximum number of tokens; None for the model's own
     truncate: bool  # whether longer texts were truncated
-    pairs: bool  # whether the texts were pairs
+    pairs: bool
 
     FILE = "encoding.json"
 

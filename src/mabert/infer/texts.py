@@ -115,7 +115,8 @@ def standard_input() -> Iterator[str]:
 
 
 def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
-    """Yields one text per line; raises ValueError if the first is a JSON object, which nobody means as text."""
+    """Yields one text per line; raises ValueError if the first that is not blank is a JSON object, which nobody means
+    as text."""
     begun = False
     for number, line in enumerate(lines, 1):
         if not begun and line.strip():

@@ -34,8 +34,8 @@ def timed(function: Callable[[], object]) -> float:
 def interleave(
     sides: Mapping[Side, Callable[[], object]], *, least: int, most: int, budget: float
 ) -> dict[Side, Spread]:
-    """Times functions by name in turns, after one call of each that is not counted: `most` rounds, but only `least`
-    after so many seconds (`budget`)."""
+    """Times functions by name in turns, after one call of each that is not counted: `most` rounds, of which none past
+    `least` begins after so many seconds (`budget`)."""
     for function in sides.values():
         function()
     samples: dict[Side, list[float]] = {side: [] for side in sides}

@@ -46,7 +46,7 @@ _CAPTURING = threading.Lock()
 class Shape(NamedTuple):
     """What a graph is captured for."""
 
-    tokens: int  # tokens of the row
+    tokens: int  # of the row
     sequences: int  # sequences, the last for the tokens that are left; some may be empty
     longest: int  # most tokens of a sequence
 

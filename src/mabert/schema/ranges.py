@@ -26,8 +26,8 @@ class Range:
     those.
     """
 
-    least: float  # smallest value
-    most: float  # largest value
+    least: float
+    most: float
     above: bool = False  # whether the number must exceed `least`
     below: bool = False  # whether the number must be below `most`
     written: bool = True  # whether to read a number as YAML writes it: `1e-6` is text there, and `1` a whole number

@@ -100,7 +100,7 @@ def record(
             bar.add(1)
     show(console, result)
     if output is not None:
-        console.print(f"written to {path_of(result, output, name)}")
+        console.print(f"written to {write(result, output, name)}")
     return result
 
 

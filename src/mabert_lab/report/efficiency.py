@@ -103,7 +103,7 @@ class Results:
     # adds ``source``; ``value``, the number in the unit of the paper's tables (NaN unless measured); and ``at_least``,
     # a lower bound in seconds (NaN unless a call was too slow).
     rows: pd.DataFrame
-    parameters: Mapping[str, int]  # parameters of each measured model
+    parameters: Mapping[str, int]  # of each measured model
     sources: tuple[Source, ...]  # the files, oldest first
 
     @cached_property

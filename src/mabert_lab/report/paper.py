@@ -42,7 +42,7 @@ MACHINE: str = _CONTENT["machine"]
 class Table:
     """One table of the paper."""
 
-    label: str  # label in the paper's source
+    label: str  # in the paper's source
     title: str  # description of the numbers
     unit: str  # unit of every cell, as the paper writes it
     mean: pd.DataFrame  # the numbers, with models or arms as rows and tasks or lengths as columns
@@ -101,7 +101,7 @@ class Claim:
     """One claim of the paper."""
 
     kind: str  # ``scores``, ``costs`` or ``drift``
-    claim: str  # the claim in our words
+    claim: str  # in our words
     source: str  # label of the paper's table, figure or section
     quote: str  # a few words of the paper, to find the place
     note: str  # explanation of the claim itself; may be empty
@@ -126,7 +126,7 @@ class Verdict:
 
     claim: Claim
     place: str  # where it was measured: size of the models, or length, precision and machine
-    verdict: str  # ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``
+    verdict: str  # ``HOLDS``, ``FAILS``, ``OPEN`` or ``UNMEASURED``; empty for the paper's curves
     numbers: str = ""  # the numbers behind the verdict
     takes: tuple[str, ...] = ()  # what a decision would need, one kind of thing each; empty if decided
     group: str = ""  # places that are counted together; empty if each is told by itself

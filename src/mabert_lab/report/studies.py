@@ -122,9 +122,9 @@ QUESTIONS = {
 class Column:
     """A task of a study."""
 
-    key: str  # key in the scores
-    title: str  # printed title
-    metric: str  # key of its metric
+    key: str  # in the scores
+    title: str
+    metric: str
     paper: str | None = None  # the paper's column of this task; None if there is none
     sample: str | None = None  # description of its rows; None for the official ones
     train: int | None = None  # number of training rows; None if unknown, like the next three
@@ -166,7 +166,7 @@ class Study:
     """One study at one scale."""
 
     name: str  # ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or the name of the user's own file
-    title: str  # printed title
+    title: str
     label: str | None  # label of the paper's table, with whose arms and claims it is compared; None if there is none
     note: str  # explanation for readers of the numbers; may be empty
     reference: str  # arm that the others are compared with
@@ -174,7 +174,7 @@ class Study:
     environments: tuple[Mapping[str, Any], ...]  # machines, versions and commits of its cells, the last one last
     # ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``; any of them may be missing
     settings: Mapping[str, Any]
-    columns: tuple[Column, ...]  # its tasks
+    columns: tuple[Column, ...]
     arms: tuple[Arm, ...]  # its models, by budget
     finished: str = ""  # time at which its last cell finished; empty before the first one
     # held-out loss in nats a masked token below which an arm's pretraining has learnt

@@ -34,7 +34,7 @@ class Found:
     efficiency: Results | None = None  # merged efficiency results; None if there are none
     drifts: tuple[tuple[str, dict[str, Any]], ...] = ()  # file name and content, as of the next two
     throughputs: tuple[tuple[str, dict[str, Any]], ...] = ()  # tokens a second
-    engines: tuple[tuple[str, dict[str, Any]], ...] = ()  # models in their engines
+    engines: tuple[tuple[str, dict[str, Any]], ...] = ()
     left_out: tuple[str, ...] = ()  # one line per file that is not shown, with the reason
     folder: str = ""  # the folder, as it was given; empty if everything is from one
 

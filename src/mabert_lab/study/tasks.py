@@ -145,7 +145,7 @@ class LoadedTask:
     asked: StudyTask  # as specified in the scale
     task: Task
     splits: Mapping[str, Rows]  # without test splits
-    data: str  # source of the examples
+    data: str  # folder of the examples, or `hub:NAME`
 
     @property
     def title(self) -> str:

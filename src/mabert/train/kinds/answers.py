@@ -57,7 +57,7 @@ class Answers(Kind):
         return column(rows, "answers")
 
     def answers(self, logits: np.ndarray, examples: PassageExamples) -> list[str]:
-        each = np.split(logits, np.cumsum(examples.lengths)[:-1])
+        each = np.split(logits, np.cumsum(examples.lengths))[:-1]
         return [found.answer for found in best_answers(examples.contexts, examples.passages, each)]
 
     def written(self, answer: str | Sequence[str]) -> str:
