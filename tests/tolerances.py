@@ -38,7 +38,8 @@ def assert_close(
         return
     largest = expected.abs().max().item() if largest is None else largest
     # Of numbers below the smallest normal one a format keeps fewer digits, down to one, however exact a computation is.
-    largest = max(largest, torch.finfo(actual.dtype).tiny)
+    if largest:
+        largest = max(largest, torch.finfo(actual.dtype).tiny)
     error = (actual.double() - expected).abs()
     worst = (error - tolerance.relative * expected.abs() - tolerance.absolute * largest).max().item()
     assert worst <= 0, f"{name}: off by {error.max().item():.3e}, {worst:.3e} more than allowed"
