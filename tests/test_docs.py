@@ -16,7 +16,8 @@ from markdown_it import MarkdownIt
 from mabert import cli
 from mabert_lab.cli import COMMANDS
 from mabert_lab.report.drift import cures
-from mabert_lab.report.whole import find, write_report
+from mabert_lab.report.found import find
+from mabert_lab.report.whole import write_report
 from tests import clients
 
 DOCS = Path(__file__).parents[1] / "docs"

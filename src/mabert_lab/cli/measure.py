@@ -196,7 +196,7 @@ def report_on(files: list[str], output: Path) -> Path:
     """Writes tables and figures of efficiency results to a folder; returns the file of the tables."""
     from mabert_lab.report.charts import on_paper
     from mabert_lab.report.costs import efficiency_page, engines_page
-    from mabert_lab.report.whole import find
+    from mabert_lab.report.found import find
 
     (found,) = find(files, apart=False)
     pages = {}
@@ -240,7 +240,8 @@ def add_report(commands: Any) -> None:
 
 def run_report(options: argparse.Namespace) -> None:
     """`mabert report`."""
-    from mabert_lab.report.whole import find, write_report
+    from mabert_lab.report.found import find
+    from mabert_lab.report.whole import write_report
 
     every = find(options.paths)
     page, text, *others = write_report(every, Path(options.output))

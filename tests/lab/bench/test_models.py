@@ -11,7 +11,7 @@ from mabert_lab.bench import lengths, models, worker
 from mabert_lab.bench.models import Plan
 from mabert_lab.bench.turns import Protocol
 from mabert_lab.report.costs import efficiency_page
-from mabert_lab.report.whole import find
+from mabert_lab.report.found import find
 
 PROFILES = ("paper", "stock", "best")
 

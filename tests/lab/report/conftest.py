@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mabert_lab.report.whole import find
+from mabert_lab.report.found import find
 from tests.lab.report.rows import CPU, efficiency, whole
 from tests.lab.report.studies import COLUMNS, ENVIRONMENT, like_the_paper, of_all_budgets, study
 

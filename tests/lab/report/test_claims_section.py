@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from mabert_lab.report.costs import machines
-from mabert_lab.report.whole import Found, claim_tables
+from mabert_lab.report.found import Found
+from mabert_lab.report.verdicts import claim_tables
 from tests.lab.report.test_judge import LOWEST, curves, far, measured, rivals
 
 

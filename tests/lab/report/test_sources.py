@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mabert_lab.report.whole import find
+from mabert_lab.report.found import find
 from tests.lab.report.rows import efficiency, raw
 from tests.lab.report.studies import ENVIRONMENT, row, study
 

@@ -8,6 +8,7 @@ import pytest
 from mabert.schema.check import check
 from mabert_lab.report import paper
 from mabert_lab.report.document import FLAG, MISSING, markdown
+from mabert_lab.report.found import Found
 from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, claims, papers_table
 from mabert_lab.report.scores import (
     arm_averages,
@@ -23,7 +24,8 @@ from mabert_lab.report.scores import (
     side_by_side,
 )
 from mabert_lab.report.studies import read_study
-from mabert_lab.report.whole import Found, report, verdicts_on
+from mabert_lab.report.verdicts import verdicts_on
+from mabert_lab.report.whole import report
 from mabert_lab.study.grid import Study
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, of_all_budgets, read, row, study
 

@@ -15,8 +15,10 @@ import pytest
 from mabert_lab import cli, report
 from mabert_lab.report.charts import loss_chart, on_paper, stage_ends
 from mabert_lab.report.document import Page, markdown, number, table, with_best
+from mabert_lab.report.found import Found, find
 from mabert_lab.report.paper import claims
-from mabert_lab.report.whole import Found, absent, claim_tables, find, throughput_table, write_report
+from mabert_lab.report.verdicts import claim_tables, judged
+from mabert_lab.report.whole import absent, throughput_table, write_report
 from mabert_lab.report.whole import report as page_of
 from tests.lab.pages import fetched
 from tests.lab.report.studies import like_the_paper, read, row, study
@@ -153,14 +155,14 @@ def test_a_folder_beside_another_changes_none_of_its_verdicts(one_study, tmp_pat
     (other / "2.json").write_text(json.dumps(study(toy, "pooling")), encoding="utf-8")
     alone = find([one_study])
     ((name, counts),) = claim_tables(alone)["counts"].items()
-    kinds = alone[0].judged["claim"].drop_duplicates().map(lambda claim: claim.kind).value_counts()
+    kinds = judged(alone[0])["claim"].drop_duplicates().map(lambda claim: claim.kind).value_counts()
     parts = [sum(map(int, re.findall(r"\d+", part))) for part in counts.split("; ")]
     assert parts == [kinds[kind] for kind in ("scores", "costs", "drift")], "each claim once, with what it is about"
     assert counts.startswith("on scores, holds 2, not measured")
     for places in ([one_study, other], [other, one_study]):
         both = find(places)
         (beside,) = (found for found in both if found.folder == str(one_study))
-        pd.testing.assert_frame_equal(beside.judged, alone[0].judged)
+        pd.testing.assert_frame_equal(judged(beside), judged(alone[0]))
         found = claim_tables(both)
         assert (name, found["counts"][str(one_study)]) == ("", counts)
         assert {f"verdict, {folder}" for folder in (one_study, other)} < set(found["decided"].columns)

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from mabert import MaBertModel
 from mabert.train.run import RunFolder
 from mabert_lab.cli import main
-from mabert_lab.report.whole import find, report
+from mabert_lab.report.found import find
+from mabert_lab.report.whole import report
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import BLOCK
 from mabert_lab.study.grid import CONVERT_SCALES, CONVERTED, load_scale, load_study
