@@ -25,8 +25,8 @@ from mabert.data import corpus
 from mabert.data.tasks import as_rows, table_task
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
 from mabert.files.places import find
-from mabert.files.reading import read_json, to_json
-from mabert.files.writing import filling, in_use, write_text
+from mabert.files.reading import read_json
+from mabert.files.writing import filling, in_use, write_json, write_text
 from mabert.infer.model import TextModel
 from mabert.opening.opened import open_model
 from mabert.train.finetune import finetune
@@ -155,7 +155,7 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
     with step("classifying, filling masks, padding", quiet=True):
         result |= used(folder, examples["validation"], held_out)
     result |= {"steps": took, "seconds": round(time.perf_counter() - began, 1)}
-    write_text(folder / "demo.json", to_json(result, indent=1, ascii_only=False) + "\n")
+    write_json(folder / "demo.json", result, indent=1, ascii_only=False)
     write_text(folder / "index.html", render(result))
     console.print(f"[bold]{folder / 'index.html'}[/] shows it all ({result['seconds']:.0f} s); go on with its models:")
     for line in next_commands(folder):

@@ -12,7 +12,6 @@ A cache is a folder with three files, which `build_cache` makes:
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import time
@@ -30,8 +29,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.data.corpus import Source, Sources, parse_sources, pieces_of
 from mabert.data.tokenizer import fingerprint, special_ids
-from mabert.files.reading import read_json, to_json
-from mabert.files.writing import make_once, whole_file, write_text
+from mabert.files.reading import key_of, read_json
+from mabert.files.writing import make_once, whole_file, write_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
 
@@ -194,7 +193,7 @@ def build_cache(
         "max_tokens": max_tokens,
         "sources": [source.identity() for source in parsed],
     }
-    key = hashlib.sha256(to_json(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    key = key_of(recipe, 16)
     place = Path(folder).expanduser() / key
     if place.exists():
         logger.info("reusing the token cache %s", place)
@@ -214,7 +213,7 @@ def _build(
     manifest = recipe | {"documents": len(offsets) - 1, "tokens": int(offsets[-1])}
     manifest |= {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
     manifest["seconds"] = round(time.monotonic() - started, 3)
-    write_text(folder / MANIFEST, to_json(manifest, indent=1))
+    write_json(folder / MANIFEST, manifest, indent=1)
 
 
 def _write_ids(

@@ -12,8 +12,8 @@ import tokenizers
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mabert.files.reading import read_json_if_there, shown, to_json
-from mabert.files.writing import write_text
+from mabert.files.reading import read_json_if_there, shown
+from mabert.files.writing import write_json
 
 # Texts encoded in one call: many, because the tokenizer runs threads, but not all, because an encoding takes several
 # times the memory of its text.
@@ -35,7 +35,7 @@ class Encoding:
 
     def save(self, folder: Path) -> None:
         """Writes the file into a model's folder."""
-        write_text(folder / self.FILE, to_json(dataclasses.asdict(self)) + "\n")
+        write_json(folder / self.FILE, dataclasses.asdict(self))
 
     @classmethod
     def beside(cls, model: str | Path) -> "Encoding | None":

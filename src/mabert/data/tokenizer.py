@@ -1,6 +1,5 @@
 """Tokenizers: loaded, checked, fingerprinted, and trained."""
 
-import hashlib
 import json
 import re
 from collections import Counter
@@ -14,7 +13,7 @@ from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdT
 from mabert.data import rows
 from mabert.data.corpus import pieces_of
 from mabert.files.places import PACKAGES, folder_of, is_hub_name, without_waiting
-from mabert.files.reading import read_json, to_json
+from mabert.files.reading import key_of, read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -55,7 +54,7 @@ def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["padding"] = state["truncation"] = None
     state["special_ids"] = special_ids(tokenizer)
-    return hashlib.sha256(to_json(state, sort_keys=True).encode()).hexdigest()
+    return key_of(state)
 
 
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:

@@ -43,6 +43,11 @@ def to_json(
     return text if ascii_only else whole_characters(text)
 
 
+def key_of(value: Any, digits: int = 64, default: Callable[[Any], Any] | None = None) -> str:
+    """Returns the first hexadecimal digits of the SHA-256 of a value as JSON with sorted keys; see `to_json`."""
+    return hashlib.sha256(to_json(value, sort_keys=True, default=default).encode()).hexdigest()[:digits]
+
+
 def finite(value: Any) -> Any:
     """Returns a copy of nested mappings, lists and tuples with None in place of numbers that are not finite."""
     if isinstance(value, dict):

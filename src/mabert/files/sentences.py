@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mabert.files.reading import read_json, read_json_if_there, read_json_value, to_json
-from mabert.files.writing import write_text
+from mabert.files.reading import read_json, read_json_if_there, read_json_value
+from mabert.files.writing import write_json
 
 MODULES = "modules.json"
 LENGTH = "sentence_bert_config.json"
@@ -86,7 +86,7 @@ class SentenceFolder:
         if longest is not None:
             file = place / LENGTH
             said = read_json_if_there(file) or {}
-            write_text(file, to_json({**said, "max_seq_length": longest}, indent=2) + "\n")
+            write_json(file, {**said, "max_seq_length": longest}, indent=2)
         for each in modules_in(self.path):
             for file in (self.path / each["path"]).glob("*.json") if each["path"] else ():
                 (place / each["path"]).mkdir(exist_ok=True)
@@ -160,8 +160,8 @@ def write_modules(folder: Path, pooling: str, normalize: bool, width: int) -> No
     pools = (MAP, MAP_TYPE) if pooling == "map" else (POOL, types["Pooling"])
     chosen = [("", types["Transformer"]), pools, ("2_Normalize", types["Normalize"])][: 2 + normalize]
     modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(chosen)]
-    write_text(folder / MODULES, to_json(modules, indent=2) + "\n")
+    write_json(folder / MODULES, modules, indent=2)
     if pooling != "map":
         modes = {name: mode == pooling for name, mode in MODES.items()}
         (folder / POOL).mkdir(exist_ok=True)
-        write_text(folder / POOL / "config.json", to_json({"word_embedding_dimension": width, **modes}) + "\n")
+        write_json(folder / POOL / "config.json", {"word_embedding_dimension": width, **modes})

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from filelock import FileLock, lock_descriptor
+
+from mabert.files.reading import to_json
 
 WRITING = ".writing"
 """Suffix of what is not whole yet."""
@@ -198,6 +200,11 @@ def write_text(path: str | Path, text: str, *, lasting: bool = True) -> None:
     """Writes a file in UTF-8, whole or not at all: a full disk or a kill leaves the old one; see `whole_file`."""
     with whole_file(path, lasting=lasting) as file:
         file.write(text.encode())
+
+
+def write_json(path: str | Path, value: Any, *, indent: int | None = None, ascii_only: bool = True) -> None:
+    """Writes a value as JSON and a line end, whole or not at all; see `to_json` and `write_text`."""
+    write_text(path, to_json(value, indent=indent, ascii_only=ascii_only) + "\n")
 
 
 @contextmanager

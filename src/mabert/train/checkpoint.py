@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from mabert.files.reading import read_json, sha256, to_json
-from mabert.files.writing import write_text
+from mabert.files.writing import write_json
 
 MANIFEST = "manifest.json"
 """Lists the files of a checkpoint with their sizes and digests; written last."""
@@ -40,7 +40,7 @@ def seal(folder: Path) -> None:
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
-    write_text(folder / MANIFEST, to_json({"version": 1, "files": files}, indent=1) + "\n")
+    write_json(folder / MANIFEST, {"version": 1, "files": files}, indent=1)
 
 
 def verify(folder: Path) -> None:
@@ -157,7 +157,7 @@ def save_generators(file: Path) -> None:
     states = {"python": random.getstate(), "numpy": [kind, keys.tolist(), *rest], "torch": _hex(torch.get_rng_state())}
     if torch.cuda.is_available():
         states["cuda"] = _hex(torch.cuda.get_rng_state())
-    write_text(file, to_json(states) + "\n")
+    write_json(file, states)
 
 
 def load_generators(file: Path) -> None:

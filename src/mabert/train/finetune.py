@@ -17,8 +17,8 @@ from mabert.data.glue import GlueTask
 from mabert.data.rows import tsv_line
 from mabert.data.tasks import Rows, Task, column
 from mabert.extras import EXTRAS, check_installed
-from mabert.files.reading import read_json, read_json_if_there, to_json
-from mabert.files.writing import filling, write_text
+from mabert.files.reading import read_json, read_json_if_there
+from mabert.files.writing import filling, write_json, write_text
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once
@@ -143,7 +143,7 @@ def try_rate(run: FinetuneRun, rate: float, seed: int) -> dict[str, Any]:
     record["seconds"] = round(spent + time.time() - began, 1)
     if run.processes.is_main_process:
         grid_file(run.folder.path, rate).parent.mkdir(exist_ok=True)
-        write_text(grid_file(run.folder.path, rate), to_json(record) + "\n")
+        write_json(grid_file(run.folder.path, rate), record)
     leave_no_checkpoints(run, rate, seed)
     return record
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mabert.files.reading import read_json_if_there, to_json
-from mabert.files.writing import WRITING, write_text
+from mabert.files.reading import read_json_if_there
+from mabert.files.writing import WRITING, write_json, write_text
 from mabert.machine.environment import environment
 from mabert.train.written import read_yaml
 
@@ -126,7 +126,7 @@ def write_record(file: Path, content: dict[str, Any], seconds: float) -> dict[st
     """Writes and returns the record of a training, with its environment, end and duration."""
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     record = {**content, "environment": environment(), "finished": finished, "seconds": round(seconds, 1)}
-    write_text(file, to_json(record, indent=2, ascii_only=False) + "\n")
+    write_json(file, record, indent=2, ascii_only=False)
     return record
 
 

@@ -20,8 +20,8 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.data.collate import Collator, FlatteningCollator
-from mabert.files.reading import finite, read_json, to_json
-from mabert.files.writing import STAGING, naming_full_disk, saving, write_text
+from mabert.files.reading import finite, read_json
+from mabert.files.writing import STAGING, naming_full_disk, saving, write_json, write_text
 from mabert.machine.environment import resolve_precision
 from mabert.machine.memory import naming_memory, size_of
 from mabert.train import checkpoint
@@ -269,7 +269,7 @@ class MaBertTrainer(RecordingTrainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
             checkpoint.save_optimizer(self.optimizer, Path(output_dir) / checkpoint.OPTIMIZER)
-            write_text(Path(output_dir) / checkpoint.SCHEDULER, to_json(self.lr_scheduler.state_dict()) + "\n")
+            write_json(Path(output_dir) / checkpoint.SCHEDULER, self.lr_scheduler.state_dict())
 
     def _load_optimizer_and_scheduler(self, folder: str | None) -> None:
         if folder is not None:

@@ -1,6 +1,5 @@
 """Finds or trains the tokenizer of a run."""
 
-import hashlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
-from mabert.files.reading import to_json
+from mabert.files.reading import key_of
 from mabert.files.writing import check_new, filling, make_once
 from mabert.schema.check import check
 from mabert.schema.ranges import BERT_SIZE, Vocabulary
@@ -88,7 +87,7 @@ def trained_tokenizer(
         "characters": CHARACTERS,
         "sources": [source.identity() for source in parsed],
     }
-    key = hashlib.sha256(to_json(known_by, sort_keys=True).encode()).hexdigest()[:16]
+    key = key_of(known_by, 16)
     place = Path(folder).expanduser() / f"tokenizer-wordpiece-{key}"
 
     def fill(writing: Path) -> None:

@@ -20,7 +20,7 @@ from rich.table import Table
 import mabert
 import mabert_lab
 from mabert.files.reading import read_json, to_json
-from mabert.files.writing import write_text
+from mabert.files.writing import write_json
 from mabert.machine.environment import environment
 from mabert.machine.progress import Bar
 
@@ -51,7 +51,7 @@ def write(result: dict[str, Any], folder: Path, name: str) -> Path:
     """Writes a result to its JSON file in a folder, which is made if missing; returns the file, see `path_of`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = path_of(result, folder, name)
-    write_text(path, to_json(result, indent=2) + "\n")
+    write_json(path, result, indent=2)
     return path
 
 

@@ -1,7 +1,6 @@
 """Cells: the runs of a study, each named by a hash of everything that determines its result."""
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from mabert.files.reading import read_json, read_json_if_there, to_json
+from mabert.files.reading import key_of, read_json, read_json_if_there, to_json
 from mabert.files.writing import locked
 from mabert.train.run import REQUEST, RESULT
 
@@ -37,7 +36,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Twelve hexadecimal digits."""
-        return hashlib.sha256(to_json(self.content, sort_keys=True).encode()).hexdigest()[:12]
+        return key_of(self.content, 12)
 
     @property
     def kind(self) -> str:

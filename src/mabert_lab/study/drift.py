@@ -6,7 +6,6 @@ embedding" and "the mean of non-padding token embeddings"; it does not say on wh
 attention sees it, so we measure all cases.
 """
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +18,8 @@ from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from mabert.conversion.teacher import weights_hash
-from mabert.files.reading import read_json_if_there, to_json
-from mabert.files.writing import write_text
+from mabert.files.reading import key_of, read_json_if_there
+from mabert.files.writing import write_json
 from mabert.machine.environment import environment
 from mabert.machine.progress import Bar
 from mabert.model import MaBertConfig, MaBertModel
@@ -103,7 +102,7 @@ def drift(
                     else:
                         rows.append(asdict(regime) | _curves(built, regime, groups, alone, pad_id, lengths))
                         if unfinished:
-                            write_text(unfinished, to_json({"rows": rows}))
+                            write_json(unfinished, {"rows": rows})
                     bar.add(1)
     return {
         "kind": "drift",
@@ -121,7 +120,7 @@ def unfinished_file(
     """Returns the file that keeps the rows of `drift` with these arguments, on this machine with these versions."""
     here = {name: value for name, value in environment().items() if name != "load_average"}
     about = [model.config.to_dict(), weights_hash(model), texts, pad_id, lengths, random, here]
-    name = hashlib.sha256(to_json(about, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    name = key_of(about, 12, default=str)
     return folder / f"unfinished-drift-{name}.json"
 
 

@@ -4,7 +4,6 @@ A study is a YAML file with the fields of `Study`, a scale one with those of `Sc
 `recipes/studies` and `recipes/scales`.
 """
 
-import hashlib
 import logging
 import typing
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mabert.data.rows import check_can_read_twice
-from mabert.files.reading import to_json
+from mabert.files.reading import key_of
 from mabert.schema.check import Checked, check, check_part
 from mabert.schema.ranges import ONE_OR_MORE, Budgets, Range, Seeds
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders
@@ -213,7 +212,7 @@ def label_of(study: str | Path) -> str:
     if path != Path(study):
         return str(study)
     compared = {name: value for name, value in read_yaml(path).items() if name not in WORDS}
-    return f"{path.stem}-{hashlib.sha256(to_json(compared, sort_keys=True, default=str).encode()).hexdigest()[:4]}"
+    return f"{path.stem}-{key_of(compared, 4, default=str)}"
 
 
 def find(name: str | Path, folder: str, known: tuple[str, ...]) -> Path:

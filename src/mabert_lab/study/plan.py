@@ -17,7 +17,7 @@ from mabert.baselines.uses import class_for
 from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.files.reading import to_json
+from mabert.files.reading import key_of, to_json
 from mabert.files.writing import make_once
 from mabert.machine.environment import fast_dtype, resolve_precision
 from mabert.machine.memory import parameters_of
@@ -99,8 +99,7 @@ class Planner:
                     cell = self.finetuning(which, arm, task, start, model, seeds)
                     cells.setdefault(cell.name, cell)
                     rows[-1].finetunings[task.task.name] = cell.name
-        laid_out = to_json([dataclasses.asdict(row) for row in rows], sort_keys=True)
-        digits = hashlib.sha256(laid_out.encode()).hexdigest()[:4]
+        digits = key_of([dataclasses.asdict(row) for row in rows], 4)
         return Plan(name, f"{scale_name}-{digits}", study, self.scale, self.tasks, rows, cells)
 
     def pretraining(self, title: str, arm: Arm, budget: float) -> tuple[Cell, Model]:

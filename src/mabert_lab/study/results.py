@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mabert.files.reading import read_json_if_there, to_json
-from mabert.files.writing import write_text
+from mabert.files.writing import write_json
 from mabert.train.finetune_run import epochs_of
 from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
@@ -33,7 +33,7 @@ def results_file(plan: Plan, root: Path) -> Path:
 def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> Path:
     """Writes a plan's results so far; returns the file."""
     path = results_file(plan, root)
-    write_text(path, to_json(gathered(plan, root, states), indent=1) + "\n")
+    write_json(path, gathered(plan, root, states), indent=1)
     return path
 
 

@@ -23,8 +23,8 @@ from mabert.conversion.run import convert
 from mabert.conversion.teacher import Teacher, weights_hash
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
-from mabert.files.reading import read_json, to_json
-from mabert.files.writing import write_text
+from mabert.files.reading import read_json
+from mabert.files.writing import write_json
 from mabert.machine.processes import described, interrupting_once, keep_freed_memory
 from mabert.schema.check import check
 from mabert.train.finetune import finetune
@@ -123,7 +123,7 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
 def begin(files: CellFiles, order: dict[str, Any]) -> None:
     """Writes the cell's order, and redirects all further output to its log."""
     files.failure.unlink(missing_ok=True)
-    write_text(files.order, to_json(order, indent=1) + "\n")
+    write_json(files.order, order, indent=1)
     with files.log.open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -145,7 +145,7 @@ def attempt(files: CellFiles, seeds: Sequence[int]) -> int:
 def record_failure(files: CellFiles, reason: str) -> None:
     """Writes the reason of a failure; if the disk is full, only the log has it."""
     try:
-        write_text(files.failure, to_json({"reason": reason[:500], "time": time.time()}) + "\n")
+        write_json(files.failure, {"reason": reason[:500], "time": time.time()})
     except OSError as error:
         sys.stderr.write(f"cannot record that: {error}\n")
 
