@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 
 from mabert.baselines.family import Family
-from mabert.baselines.registry import family_named
 from mabert.baselines.uses import build, class_for, compile_layers
 from mabert.data.cache import IDS, build_cache
 from mabert.data.corpus import Source
@@ -61,6 +59,7 @@ class PretrainData(NamedTuple):
     validation: ValidationSet  # windows with fixed masks, at the length of the first stage
     counts: dict[str, int]  # of tokens, for the record
     corpus: str  # a digest of the tokens, by which a resumed run checks its text
+    vocabulary: str  # the tokenizer's fingerprint
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def resolve(
 ) -> PretrainRun:
     """Resolves a recipe and claims its folder; errors and the other arguments are those of `mabert.train.pretrain`."""
     arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
-    family = family_named(recipe.architecture)
+    family = recipe.family
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request)
@@ -131,7 +130,7 @@ def resolve(
     request["resolved"] = {
         "corpus": data.corpus,
         "tokenizer": origin,
-        "vocabulary": fingerprint(tokenizer),
+        "vocabulary": data.vocabulary,
         "precision": "bf16" if arguments.bf16 else "fp32",
         "processes": arguments.world_size,
         **({} if opened is None else {"weights": opened.place.digest()}),
@@ -209,22 +208,18 @@ def model_config(
         ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
             start from is of another family, or the fields make no valid model.
     """
-    family = family_named(recipe.architecture)
-    if start is None:
-        config = new_config(recipe.model, family, tokenizer)
-    else:
-        config = started_config(recipe, family, tokenizer, start)
+    config = new_config(recipe, tokenizer) if start is None else started_config(recipe, tokenizer, start)
     set_packing(config, recipe.training.packing)
-    longest, limit = max(stage.length for stage in recipe.stages), family.longest(config)
+    longest, limit = max(stage.length for stage in recipe.stages), recipe.family.longest(config)
     if limit is not None and longest > limit:
         more = f"; `mabert extend {start.place}` gives it more" if start is not None else ""
         raise ValueError(f"a stage has windows of {longest} tokens, model.max_position_embeddings is {limit}{more}")
     return config
 
 
-def new_config(fields: Mapping[str, Any], family: Family, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
     """Returns the configuration of a new model; errors are those of `model_config`."""
-    asked = dict(fields)
+    asked, family = dict(recipe.model), recipe.family
     size = asked.pop("vocab_size", len(tokenizer))
     if size < len(tokenizer):
         raise ValueError(
@@ -247,11 +242,9 @@ def new_config(fields: Mapping[str, Any], family: Family, tokenizer: PreTrainedT
     return config
 
 
-def started_config(
-    recipe: PretrainRecipe, family: Family, tokenizer: PreTrainedTokenizerFast, start: Opened
-) -> PreTrainedConfig:
+def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened) -> PreTrainedConfig:
     """Returns the configuration of the starting model with the recipe's changes; raises what `model_config` does."""
-    place = start.place
+    place, family = start.place, recipe.family
     if start.family is not family:
         raise ValueError(f"architecture is {family.name!r}, and {place} is a {start.family.name}")
     try:
@@ -307,4 +300,5 @@ def prepare_data(
         validation,
         {"corpus_tokens": learnt.tokens, "held_out_tokens": held_out.tokens},
         digest(cache.folder / IDS)[:16],
+        cache.manifest["tokenizer"],
     )

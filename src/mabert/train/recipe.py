@@ -31,6 +31,8 @@ from mabert.train.written import read_yaml, with_overrides
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
+    from mabert.baselines.family import Family
+
 TENSORBOARD = "tensorboard"
 
 Reporters = Annotated[list[str], ONE_OR_MORE]
@@ -198,9 +200,7 @@ class PretrainRecipe(Checked):
             raise ValueError("start_from is ''; it must be a model's folder or name")
         # Checked before torch and transformers load, which takes seconds; numbers written as text are checked later.
         check_configuration({name: value for name, value in self.model.items() if is_number(value)}, {}, "model")
-        from mabert.baselines.registry import family_named
-
-        family = family_named(self.architecture)
+        family = self.family
         known = family.known_fields()
         for key in self.model:
             # These change neither the shape nor the use of trained weights.
@@ -217,6 +217,13 @@ class PretrainRecipe(Checked):
         total = sum(stage.share for stage in self.stages)
         if abs(total - 1) > 1e-6:
             raise ValueError(f"the shares of stages add up to {total:g}; they must add up to 1")
+
+    @property
+    def family(self) -> "Family":
+        """The family of the model; ValueError if there is none of the architecture's name."""
+        from mabert.baselines.registry import family_named  # loads torch and transformers
+
+        return family_named(self.architecture)
 
     def stage_steps(self) -> list[int]:
         """Returns the steps of each stage, which add up to `training.steps`."""

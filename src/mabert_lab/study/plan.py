@@ -12,7 +12,6 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.registry import family_named
 from mabert.baselines.uses import class_for
 from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities
@@ -183,7 +182,7 @@ class Planner:
 
     def tokenizer(self, recipe: PretrainRecipe) -> tuple[Path, PreTrainedTokenizerFast]:
         """Returns the tokenizer of a family, found once for all studies of the folder and kept there."""
-        family = family_named(recipe.architecture)
+        family = recipe.family
         asked = recipe.tokenizer or self.scale.tokenizers.get(family.name)
         # A requested tokenizer is identified by its content, the family's own by the text it may be trained on.
         what = self.text(recipe.data) if asked is None else fingerprint(load_tokenizer(asked))
