@@ -148,8 +148,8 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
         recipe = dataclasses.replace(recipe, data=data)
         recipe = recipe if steps is None else recipe.at_budget(steps / recipe.training.steps)
         outcome = pretrain(recipe, folder / "pretrained", tokenizer=tokenizer)["outcome"]
-        stages = zip((stage.length for stage in recipe.stages), recipe.stage_steps(), strict=True)
-        result["pretraining"] = outcome | {"stages": [{"length": each, "steps": count} for each, count in stages]}
+        stages = [{"length": length, "steps": count} for length, count in recipe.steps_by_length()]
+        result["pretraining"] = outcome | {"stages": stages}
     with step("fine-tuning"):
         result["fine-tuning"] = {name: tune(folder, examples, name) for name in ("pretrained", "from scratch")}
     with step("classifying, filling masks, padding", quiet=True):

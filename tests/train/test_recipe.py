@@ -17,7 +17,7 @@ def test_the_paper_recipe_is_table_a1():
     assert (training.weight_decay, training.decay_exempt) == (0.01, "default")
     assert (masking.probability, masking.mask_share, masking.random_share) == (0.15, 0.8, 0.1)
     assert [(stage.length, stage.share) for stage in paper.stages] == [(128, 0.9), (512, 0.1)]
-    assert paper.stage_steps() == [900_000, 100_000]
+    assert paper.steps_by_length() == [(128, 900_000), (512, 100_000)]
     assert paper.model["hidden_dropout_prob"] == paper.model["attention_probs_dropout_prob"] == 0.1
     assert paper.model["layer_pattern"] == "MMT" * 4
 
@@ -29,7 +29,7 @@ def test_budgets_scale_steps_and_warmup_and_nothing_else(share, steps, warmup):
     paper = load_recipe("paper")
     scaled = paper.at_budget(share)
     assert (scaled.training.steps, scaled.training.warmup_steps) == (steps, warmup)
-    assert scaled.stage_steps() == [steps * 9 // 10, steps // 10]
+    assert scaled.steps_by_length() == [(128, steps * 9 // 10), (512, steps // 10)]
     back = as_mapping(scaled)
     back["training"] |= {"steps": 10**6, "warmup_steps": 24_000}
     assert back == as_mapping(paper)
@@ -69,7 +69,7 @@ def test_any_field_can_be_overridden():
     assert changed.data.sources == ["a.txt", "b.txt"]
     assert changed.model["pooling"] == "cls"
     assert changed.masking.whole_word is True
-    assert changed.stage_steps() == [7]
+    assert changed.steps_by_length() == [(8, 7)]
 
 
 @pytest.mark.parametrize(

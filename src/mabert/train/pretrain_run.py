@@ -79,8 +79,8 @@ class PretrainRun:
 
     def step_tokens(self) -> list[int]:
         """Returns the tokens of each step."""
-        stages = zip(self.recipe.stages, self.recipe.stage_steps(), strict=True)
-        return [self.recipe.training.batch_size * stage.length for stage, steps in stages for _ in range(steps)]
+        rows = self.recipe.training.batch_size
+        return [rows * length for length, steps in self.recipe.steps_by_length() for _ in range(steps)]
 
     def model(self) -> PreTrainedModel:
         """Returns the model, ready for training: weights that the objective does not reach are frozen."""
@@ -278,17 +278,14 @@ def prepare_data(
     Raises:
         ValueError: If the recipe does not fit the text, or the held-out part has no token to mask.
     """
-    about, training = recipe.data, recipe.training
+    about, training, stages = recipe.data, recipe.training, recipe.steps_by_length()
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
     folder = about.cache or default_cache()
     cache = build_cache(sources, tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
     learnt, held_out = cache.split(about.held_out, seed=0)
-    stages = [
-        (Windows(learnt, stage.length, about.windows), steps * training.batch_size)
-        for stage, steps in zip(recipe.stages, recipe.stage_steps(), strict=True)
-    ]
-    windows = Windows(held_out, recipe.stages[0].length, about.windows)
-    validation = ValidationSet(windows, masking, seed=0, limit=training.eval_windows)
+    windows = [(Windows(learnt, length, about.windows), steps * training.batch_size) for length, steps in stages]
+    first = Windows(held_out, stages[0][0], about.windows)
+    validation = ValidationSet(first, masking, seed=0, limit=training.eval_windows)
     scored = sum(int((validation[index]["labels"] != IGNORED).sum()) for index in range(len(validation)))
     if not scored:
         raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")
@@ -296,7 +293,7 @@ def prepare_data(
         message = "the held-out loss is of %d tokens alone, which says little; a larger data.held_out (now %g) helps"
         logger.warning(message, scored, about.held_out)
     return PretrainData(
-        PretrainingStream(stages, masking, training.seed),
+        PretrainingStream(windows, masking, training.seed),
         validation,
         {"corpus_tokens": learnt.tokens, "held_out_tokens": held_out.tokens},
         digest(cache.folder / IDS)[:16],

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -225,13 +226,13 @@ class PretrainRecipe(Checked):
 
         return family_named(self.architecture)
 
-    def stage_steps(self) -> list[int]:
-        """Returns the steps of each stage, which add up to `training.steps`."""
-        ends, passed = [], 0.0
+    def steps_by_length(self) -> list[tuple[int, int]]:
+        """Returns the tokens of a window and the steps of each stage; all steps add up to `training.steps`."""
+        ends, passed = [0], 0.0
         for stage in self.stages:
             passed += stage.share
             ends.append(round(passed * self.training.steps))
-        return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        return [(stage.length, end - start) for stage, (start, end) in zip(self.stages, pairwise(ends), strict=True)]
 
     def at_budget(self, share: float) -> "PretrainRecipe":
         """Returns the same run at a share of its steps, with its own warm-up and decay (Table A1's step budgets)."""
