@@ -1,5 +1,6 @@
 """The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import ModelOutput, TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from mabert.model.boundaries import BOUNDARIES, read_boundaries
@@ -111,101 +112,89 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
-def classifier_dropout(config: MaBertConfig) -> nn.Dropout:
-    """Makes the dropout of Eq. 14."""
-    rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-    return nn.Dropout(rate)
+class Classifier(MaBertPreTrainedModel):
+    """The common part of heads that score texts or tokens: dropout and one linear layer (Eq. 14)."""
 
+    OUTPUT: ClassVar[type[ModelOutput]]
 
-class MaBertForSequenceClassification(MaBertPreTrainedModel):
-    """A label (or a number) per text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14)."""
-
-    # Not every label type's loss counts items, so Trainer must average over accumulated batches itself.
-    accepts_loss_kwargs = False
-
-    def __init__(self, config: MaBertConfig) -> None:
+    def __init__(self, config: MaBertConfig, labels: int, pools: bool = True) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
         self.mabert = MaBertModel(config)
-        self.pooler = Pooler(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        if pools:
+            self.pooler = Pooler(config)
+        rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(rate)
+        self.classifier = nn.Linear(config.hidden_size, labels)
         self.post_init()
+
+    def pooled(self, hidden: Tensor, attention_mask: Tensor | None, kwargs: Mapping[str, Any]) -> Tensor:
+        """Pools token vectors (batch, time, D) to one per text; `kwargs` may hold the boundaries of a packed row."""
+        packing = read_boundaries(kwargs, hidden, attention_mask, None)
+        return self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ModelOutput:
+        """Scores texts or tokens. The inputs and `kwargs` are those of `MaBertModel.forward`.
+
+        Args:
+            labels: See the class.
+
+        Returns:
+            `loss` if labels are given, and `logits`, see the class.
+        """
+        outputs = self.mabert(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.classifier(self.dropout(self.pooled(outputs.last_hidden_state, attention_mask, kwargs)))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
+        return self.OUTPUT(loss, logits, outputs.hidden_states, outputs.attentions)
+
+
+class MaBertForSequenceClassification(Classifier):
+    """A label (or a number) per text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14).
+
+    `labels` are (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several per text.
+    `logits` are ŷ (batch, labels); for a packed row, one row per sequence.
+    """
+
+    # Not every label type's loss counts items, so Trainer must average over accumulated batches itself.
+    accepts_loss_kwargs = False
+    OUTPUT = SequenceClassifierOutput
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config, config.num_labels)
 
     def pools_by(self) -> str:
         """Returns how `mabert.load` makes a text's vector: `mean`, `cls`, or `map` with the pooling learned here."""
         return "map" if self.config.pooling == "map" else super().pools_by()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutput:
-        """Classifies texts. The inputs and `kwargs` are those of `MaBertModel.forward`.
 
-        Args:
-            labels: (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several per text.
+class MaBertForTokenClassification(Classifier):
+    """A label per token: dropout and one linear layer.
 
-        Returns:
-            `loss` if labels are given, and `logits` ŷ (batch, labels); for a packed row, one row per sequence.
-        """
-        outputs = self.mabert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        hidden = outputs.last_hidden_state
-        packing = read_boundaries(kwargs, hidden, attention_mask, None)
-        pooled = self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
-        logits = self.classifier(self.dropout(pooled))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
-        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+    `labels` are int64 (batch, time), -100 at positions that are not scored; `logits` (batch, time, labels).
+    """
 
-
-class MaBertForTokenClassification(MaBertPreTrainedModel):
-    """A label per token: dropout and one linear layer."""
+    OUTPUT = TokenClassifierOutput
 
     def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.mabert = MaBertModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels, pools=False)
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        """Labels tokens. The inputs and `kwargs` are those of `MaBertModel.forward`.
-
-        Args:
-            labels: int64 (batch, time), -100 at positions that are not scored.
-
-        Returns:
-            `loss` if labels are given, and `logits` (batch, time, labels).
-        """
-        outputs = self.mabert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
-        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+    def pooled(self, hidden: Tensor, attention_mask: Tensor | None, kwargs: Mapping[str, Any]) -> Tensor:
+        """Leaves token vectors as they are."""
+        return hidden
 
 
 class MaBertForQuestionAnswering(MaBertPreTrainedModel):
@@ -262,18 +251,14 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         return QuestionAnsweringModelOutput(loss, *ends, outputs.hidden_states, outputs.attentions)
 
 
-class MaBertForMultipleChoice(MaBertPreTrainedModel):
+class MaBertForMultipleChoice(Classifier):
     """A choice among several texts, each pooled and scored by itself."""
 
     accepts_loss_kwargs = False
+    OUTPUT = SequenceClassifierOutput
 
     def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config)
-        self.mabert = MaBertModel(config)
-        self.pooler = Pooler(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        super().__init__(config, 1)
 
     @can_return_tuple
     def forward(
@@ -285,7 +270,7 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> MultipleChoiceModelOutput:
+    ) -> ModelOutput:
         """Scores choices.
 
         Args:
@@ -303,26 +288,16 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         Raises:
             ValueError: As in the encoder, or if boundaries of a packed row are given, which cannot hold choices.
         """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         for name in BOUNDARIES:
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is given; choices come as a padded batch, (batch, choices, time), not packed")
-        choices = given.shape[1]
-        flat_mask = rows_of_choices(attention_mask)
-        outputs = self.mabert(
-            rows_of_choices(input_ids),
-            flat_mask,
-            rows_of_choices(token_type_ids),
-            rows_of_choices(position_ids),
-            rows_of_choices(inputs_embeds),
-            return_dict=True,
-            **kwargs,
-        )
-        hidden = outputs.last_hidden_state
-        pooled = self.pooler(hidden, tokens_of(flat_mask, hidden.device))
-        logits = self.classifier(self.dropout(pooled)).view(-1, choices)
+        rows = (None if each is None else each.flatten(0, 1) for each in inputs)
+        outputs = super().forward(*rows, return_dict=True, **kwargs)
+        logits = outputs.logits.view(-1, given.shape[1])
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -335,8 +310,3 @@ def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:
         positions, unscored = positions.to(valid.device), unscored.to(valid.device)
         unscored |= ~valid.gather(1, positions.clamp(0, end - 1).unsqueeze(1)).squeeze(1)
     return positions.masked_fill(unscored, end)
-
-
-def rows_of_choices(tensor: Tensor | None) -> Any:
-    """Reshapes (batch, choices, ...) to (batch x choices, ...)."""
-    return None if tensor is None else torch.flatten(tensor, 0, 1)
