@@ -10,6 +10,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -246,7 +247,7 @@ def use_graphs(model: "MaBertModel") -> None:
     config = model.config
     windows = (config.of_layer("attention_window", layer) for layer in range(len(config.layer_pattern)))
     if set(config.layer_pattern) <= {"M", "T"} and all(window is None for window in windows):
-        model.graphs = Graphs(model._row, config.padding_safe_masking)
+        model.graphs = Graphs(partial(model._layers, options={"output_attentions": False}), config.padding_safe_masking)
 
 
 def serves(model: "MaBertModel", hidden: Tensor, options: Mapping[str, Any]) -> bool:
