@@ -49,10 +49,8 @@ class Loaded(Generic[Pretrained]):
         return self.family.longest(self.model.config)
 
     def limit(self, max_length: int | None, finite: bool) -> int | None:
-        """Returns what `Family.limit` says of this model; `max_position_embeddings` if that is None and a finite limit
-        is needed, as fine-tuning has it."""
-        limit = self.family.limit(self.model.config, max_length)
-        return self.model.config.max_position_embeddings if limit is None and finite else limit
+        """Returns what `Family.limit` says of this model; where a finite limit is needed, `Family.reach`."""
+        return (self.family.reach if finite else self.family.limit)(self.model.config, max_length)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

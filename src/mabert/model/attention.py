@@ -1,7 +1,5 @@
 """Multi-head self-attention of the Transformer blocks (MHSA of Eq. 1)."""
 
-import functools
-import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,15 +31,9 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Computes attention step by step and also returns its weights.
 
-    Args:
-        module: The attention layer; only its training flag is read.
-        query: (batch, heads, time, head_size).
-        key: Likewise.
-        value: Likewise.
-        attention_mask: Broadcastable to (batch, heads, time, time): a float mask is added; in a bool one, True keeps.
-        scaling: Factor on the scores.
-        dropout: Dropout on the weights.
-        kwargs: Ignored; other implementations take them.
+    Query, key and value are (batch, heads, time, head_size). The mask is broadcastable to (batch, heads, time, time): a
+    float mask is added; in a bool one, True keeps. Of the attention layer only its training flag is read. `kwargs` are
+    for other implementations.
 
     Returns:
         (batch, time, heads, head_size) and the weights (batch, heads, time, time).
@@ -92,15 +84,8 @@ def attend_packed(
     call is worth more than the added padding (`CALL_WORTH`); on a GPU, padding never exceeds the tokens. Every other
     implementation gets one sequence at a time.
 
-    Args:
-        module: The attention layer.
-        implementation: One of transformers' attention implementations.
-        query: (1, heads, total, head_size).
-        key: Likewise.
-        value: Likewise.
-        packing: The sequences.
-        window: How many tokens a token sees on each side; None, its whole sequence.
-        options: `dropout`, `scaling` and other arguments of the implementation.
+    Query, key and value are (1, heads, total, head_size); `implementation` is one of transformers', and `options` are
+    its further arguments; `window` is how many tokens a token sees on each side, None for its whole sequence.
 
     Returns:
         (1, total, heads, head_size).
@@ -114,8 +99,7 @@ def attend_packed(
 
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         cuts = packing.cu_seqlens
-        # The scale is the default one; passing it would exclude the torch versions that lack the argument.
-        mixed = varlen_attn(q, k, v, cuts, cuts, packing.longest, packing.longest)
+        mixed = varlen_attn(q, k, v, cuts, cuts, packing.longest, packing.longest)  # by the default scale
         assert isinstance(mixed, Tensor)
         return mixed.unsqueeze(0)
     if name == "sdpa":
@@ -140,14 +124,8 @@ def attend_packed(
 
 
 def near(time: int, window: int, device: torch.device, keys: Tensor | None = None) -> Tensor:
-    """Returns the mask of attention within a window, bool (batch or 1, 1, time, time).
-
-    Args:
-        time: Tokens of a row.
-        window: How many tokens a token sees on each side.
-        device: Device of the mask.
-        keys: bool (batch, 1, 1, time), the tokens visible without the window; None for all.
-    """
+    """Returns the mask of attention to `window` tokens on each side, bool (batch or 1, 1, time, time); `keys` are the
+    tokens visible without the window, bool (batch, 1, 1, time), None for all."""
     band = torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril(window).triu(-window)
     # Within its window, a padded position may see only padding; softmax over nothing is NaN, so it sees itself.
     return band if keys is None else band & (keys | torch.eye(time, dtype=torch.bool, device=device))
@@ -162,13 +140,7 @@ def has_variable_length(device: torch.device, dtype: torch.dtype, head_size: int
     half = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
     if not half or head_size % 8 or head_size > 256:
         return False
-    return has_varlen() and flash_is_on() and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-@functools.cache
-def has_varlen() -> bool:
-    """Returns whether this torch has variable-length attention."""
-    return importlib.util.find_spec("torch.nn.attention.varlen") is not None
+    return flash_is_on() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def flash_is_on() -> bool:

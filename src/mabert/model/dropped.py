@@ -25,13 +25,7 @@ LEVELS = 1 << 16
 
 
 def takes(query: Tensor, attention_mask: Tensor | None, dropout: float) -> bool:
-    """Returns whether blocks can replace SDPA and are faster: with dropout, in fp32 on a CPU, in long texts.
-
-    Args:
-        query: (batch, heads, time, head_size).
-        attention_mask: As SDPA takes it.
-        dropout: Dropout on the weights.
-    """
+    """Returns whether `attention` can replace SDPA and is faster: with dropout, in fp32 on a CPU, in long texts."""
     long = dropout > 0 and query.device.type == "cpu" and query.shape[2] >= PAYS
     plain = attention_mask is None or (attention_mask.dtype is torch.bool and attention_mask.shape[1] == 1)
     fits = query.dtype is torch.float32 and plain
@@ -42,7 +36,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, sc
     """Computes attention with dropout on its weights, without a matrix of all scores.
 
     Args:
-        query: (batch, heads, time, head_size).
+        query: (batch, heads, time, head_size), as key and value.
         key: Likewise.
         value: Likewise.
         keys: bool, (batch or 1, 1, time or 1, time); True keeps. A query that sees nothing gets zeros, as in SDPA.

@@ -205,14 +205,7 @@ class MaBertModel(MaBertPreTrainedModel):
         return BaseModelOutput(last_hidden_state=last)
 
     def _layers(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, options: dict[str, Any]) -> Tensor:
-        """Runs the stack and the last LayerNorm.
-
-        Args:
-            hidden: (batch, time, D).
-            position_ids: int64 (batch or 1, time).
-            mask: The batch's padding, or the sequences of a packed row.
-            options: Arguments of the layers.
-        """
+        """Runs the stack and the last LayerNorm on vectors (batch, time, D); `options` are for the layers."""
         sequences = hidden.shape[0] if mask.packing is None else mask.packing.texts
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         asked = {"training": self.training, "output_attentions": options["output_attentions"]}

@@ -1,6 +1,6 @@
 """The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
 from mabert.model.boundaries import BOUNDARIES, read_boundaries
@@ -115,23 +115,42 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
 class Classifier(MaBertPreTrainedModel):
     """The common part of heads that score texts or tokens: dropout and one linear layer (Eq. 14)."""
 
-    OUTPUT: ClassVar[type[ModelOutput]]
-
     def __init__(self, config: MaBertConfig, labels: int, pools: bool = True) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
         self.mabert = MaBertModel(config)
-        if pools:
-            self.pooler = Pooler(config)
+        self.pooler = Pooler(config) if pools else None
         rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(rate)
         self.classifier = nn.Linear(config.hidden_size, labels)
         self.post_init()
 
-    def pooled(self, hidden: Tensor, attention_mask: Tensor | None, kwargs: Mapping[str, Any]) -> Tensor:
-        """Pools token vectors (batch, time, D) to one per text; `kwargs` may hold the boundaries of a packed row."""
-        packing = read_boundaries(kwargs, hidden, attention_mask, None)
-        return self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
+    def scored(self, inputs: Sequence[Tensor | None], labels: Tensor | None, kwargs: Any) -> tuple[Any, ...]:
+        """Returns the loss (None without labels), logits, hidden states and attentions; takes what `forward` does."""
+        outputs = self.mabert(*inputs, return_dict=True, **kwargs)
+        hidden, attention_mask = outputs.last_hidden_state, inputs[1]
+        if self.pooler is not None:
+            packing = read_boundaries(kwargs, hidden, attention_mask, None)
+            hidden = self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
+        logits = self.classifier(self.dropout(hidden))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
+        return loss, logits, outputs.hidden_states, outputs.attentions
+
+
+class MaBertForSequenceClassification(Classifier):
+    """A label (or a number) per text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14)."""
+
+    # Not every label type's loss counts items, so Trainer must average over accumulated batches itself.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: MaBertConfig) -> None:
+        super().__init__(config, config.num_labels)
+
+    def pools_by(self) -> str:
+        """Returns how `mabert.load` makes a text's vector: `mean`, `cls`, or `map` with the pooling learned here."""
+        return "map" if self.config.pooling == "map" else super().pools_by()
 
     @can_return_tuple
     def forward(
@@ -143,58 +162,46 @@ class Classifier(MaBertPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ModelOutput:
-        """Scores texts or tokens. The inputs and `kwargs` are those of `MaBertModel.forward`.
+    ) -> SequenceClassifierOutput:
+        """Classifies texts. The inputs and `kwargs` are those of `MaBertModel.forward`.
 
         Args:
-            labels: See the class.
+            labels: (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several per text.
 
         Returns:
-            `loss` if labels are given, and `logits`, see the class.
+            `loss` if labels are given, and `logits` ŷ (batch, labels); for a packed row, one row per sequence.
         """
-        outputs = self.mabert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(self.pooled(outputs.last_hidden_state, attention_mask, kwargs)))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
-        return self.OUTPUT(loss, logits, outputs.hidden_states, outputs.attentions)
-
-
-class MaBertForSequenceClassification(Classifier):
-    """A label (or a number) per text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14).
-
-    `labels` are (batch,), classes, or numbers if `config.num_labels` is 1; (batch, labels) for several per text.
-    `logits` are ŷ (batch, labels); for a packed row, one row per sequence.
-    """
-
-    # Not every label type's loss counts items, so Trainer must average over accumulated batches itself.
-    accepts_loss_kwargs = False
-    OUTPUT = SequenceClassifierOutput
-
-    def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config, config.num_labels)
-
-    def pools_by(self) -> str:
-        """Returns how `mabert.load` makes a text's vector: `mean`, `cls`, or `map` with the pooling learned here."""
-        return "map" if self.config.pooling == "map" else super().pools_by()
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return SequenceClassifierOutput(*self.scored(given, labels, kwargs))
 
 
 class MaBertForTokenClassification(Classifier):
-    """A label per token: dropout and one linear layer.
-
-    `labels` are int64 (batch, time), -100 at positions that are not scored; `logits` (batch, time, labels).
-    """
-
-    OUTPUT = TokenClassifierOutput
+    """A label per token: dropout and one linear layer."""
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config, config.num_labels, pools=False)
 
-    def pooled(self, hidden: Tensor, attention_mask: Tensor | None, kwargs: Mapping[str, Any]) -> Tensor:
-        """Leaves token vectors as they are."""
-        return hidden
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """Labels tokens. The inputs and `kwargs` are those of `MaBertModel.forward`.
+
+        Args:
+            labels: int64 (batch, time), -100 at positions that are not scored.
+
+        Returns:
+            `loss` if labels are given, and `logits` (batch, time, labels).
+        """
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return TokenClassifierOutput(*self.scored(given, labels, kwargs))
 
 
 class MaBertForQuestionAnswering(MaBertPreTrainedModel):
@@ -255,7 +262,6 @@ class MaBertForMultipleChoice(Classifier):
     """A choice among several texts, each pooled and scored by itself."""
 
     accepts_loss_kwargs = False
-    OUTPUT = SequenceClassifierOutput
 
     def __init__(self, config: MaBertConfig) -> None:
         super().__init__(config, 1)
@@ -270,7 +276,7 @@ class MaBertForMultipleChoice(Classifier):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ModelOutput:
+    ) -> MultipleChoiceModelOutput:
         """Scores choices.
 
         Args:
@@ -295,11 +301,11 @@ class MaBertForMultipleChoice(Classifier):
         for name in BOUNDARIES:
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is given; choices come as a padded batch, (batch, choices, time), not packed")
-        rows = (None if each is None else each.flatten(0, 1) for each in inputs)
-        outputs = super().forward(*rows, return_dict=True, **kwargs)
-        logits = outputs.logits.view(-1, given.shape[1])
+        rows = [None if each is None else each.flatten(0, 1) for each in inputs]
+        _, logits, *recorded = self.scored(rows, None, kwargs)
+        logits = logits.view(-1, given.shape[1])
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
-        return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        return MultipleChoiceModelOutput(loss, logits, *recorded)
 
 
 def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:

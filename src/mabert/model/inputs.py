@@ -40,12 +40,8 @@ def read_inputs(
 ) -> Inputs:
     """Checks what `MaBertModel.forward` was given, which names the errors, and plans the run.
 
-    Args:
-        config: The model's configuration.
-        tensors: What was given.
-        attention_mask: The caller's mask.
-        options: The forward's further arguments; boundaries are taken out, and `output_attentions` is filled in.
-        few_totals: Whether packed rows should have few lengths, see `total_of`.
+    Of `options`, the forward's further arguments, boundaries are taken out, and `output_attentions` is filled in.
+    `few_totals` tells whether packed rows should have few lengths, see `total_of`.
     """
     *_, position_ids, _ = tensors
     given = _check_shapes(config, tensors)

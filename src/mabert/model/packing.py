@@ -187,12 +187,8 @@ class Unpadding:
 
     @classmethod
     def of(cls, valid: Tensor, few_totals: bool = False) -> "Unpadding":
-        """Plans the map for a mask, bool (batch, time); padding may be anywhere, and rows may be empty.
-
-        Args:
-            valid: The mask.
-            few_totals: Whether the row gets spare steps up to `total_of` its tokens.
-        """
+        """Plans the map for a mask, bool (batch, time); padding may be anywhere, and rows may be empty. With
+        `few_totals` the row gets spare steps up to `total_of` its tokens."""
         places, lengths = valid.flatten().nonzero().squeeze(1), valid.sum(dim=1)
         spare = total_of(len(places)) - len(places) if few_totals else 0
         if spare:
