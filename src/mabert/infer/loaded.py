@@ -56,10 +56,9 @@ class Loaded(Generic[Pretrained]):
     def computing(self) -> Iterator[None]:
         """Opens the context in which the model's forwards run.
 
-        bf16 is autocast's, as in fine-tuning's evaluation. A classifier gives the answers it was evaluated with only in
-        the same precision. The default is `auto` in fine-tuning and the weights' own here, so scores differ by
-        rounding, and labels where two are about equally likely. Weights cast to bf16 would be half as large, but would
-        also round activations between layers (`benchmarks/LOG.md` says by how much). The caller's autocast is ignored.
+        bf16 is autocast's, as in fine-tuning's evaluation; the caller's autocast is ignored. Weights cast to bf16 would
+        be half as large, but would also round activations between layers (`benchmarks/LOG.md` says by how much). In
+        another precision than it was evaluated in, a classifier's scores differ by rounding.
         """
         alone = _ALONE if self.family.keeps_state else contextlib.nullcontext()
         with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):

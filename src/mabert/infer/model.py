@@ -215,16 +215,7 @@ class TextModel:
         deterministic: bool = False,
         progress: bool = True,
     ) -> list[list[list[dict[str, Any]]]]:
-        """Guesses masked tokens.
-
-        Args:
-            texts: Texts with the tokenizer's mask token in them.
-            top: Guesses per mask.
-            max_length: As for `embed`.
-            truncate: As for `embed`.
-            batch_tokens: As for `embed`.
-            deterministic: As for `embed`.
-            progress: As for `embed`.
+        """Makes `top` guesses for each mask token of the tokenizer in texts; the other options are as for `embed`.
 
         Returns:
             For each text, for each mask in it, guesses, the most likely first. Each has a `token`, readable text with

@@ -99,14 +99,8 @@ class MaBertEmbeddings(nn.Module):
 def stretch(table: Tensor, rows: int) -> Tensor:
     """Stretches a table of positions by 1-D linear interpolation, keeping the first and last row (Table A3).
 
-    Every position moves, so the longer model's output changes on short inputs too.
-
-    Args:
-        table: (old rows, D).
-        rows: Rows of the new table.
-
-    Returns:
-        (rows, D), of the same dtype.
+    Every position moves, so the longer model's output changes on short inputs too. (old rows, D) becomes (rows, D), of
+    the same dtype.
     """
     wide = table.T.unsqueeze(0).float()
     longer = torch.nn.functional.interpolate(wide, size=rows, mode="linear", align_corners=True)
@@ -123,12 +117,8 @@ class RotaryPositions(nn.Module):
         self.head_size = config.head_size
 
     def forward(self, position_ids: Tensor, dtype: torch.dtype) -> dict[float, tuple[Tensor, Tensor]]:
-        """Returns cosines and sines, each (batch or 1, 1, time, head_size), for each base of a Transformer layer.
-
-        Args:
-            position_ids: int64 (batch or 1, time).
-            dtype: Dtype of the result.
-        """
+        """Returns cosines and sines, each (batch or 1, 1, time, head_size), for each base of a Transformer layer, from
+        positions, int64 (batch or 1, time)."""
         wide = torch.promote_types(dtype, torch.float32)
         shares = torch.arange(0, self.head_size, 2, device=position_ids.device, dtype=wide) / self.head_size
         places, found = position_ids.unsqueeze(-1).to(wide), {}

@@ -64,15 +64,8 @@ class Shape(NamedTuple):
 
 
 class Captured:
-    """A function captured as a CUDA graph.
-
-    Args:
-        function: What to capture: reads and writes tensors that stay where they are.
-        place: Where it is captured; default, a place of its own.
-
-    Raises:
-        RuntimeError: It cannot be captured.
-    """
+    """A function captured as a CUDA graph; it reads and writes tensors that stay where they are. Without a `place` to
+    share it gets its own. Raises RuntimeError if it cannot be captured."""
 
     def __init__(self, function: Callable[[], None], place: "Place | None" = None) -> None:
         pool, stream = place or Place.new()
@@ -111,11 +104,8 @@ class Place(NamedTuple):
 class Graphs:
     """The graphs of one model's layers, captured as shapes come up. Threads take turns, all on one stream.
 
-    The weights must not change any more: graphs read what layers keep of them.
-
-    Args:
-        stack: The layers.
-        regime: The model's `padding_safe_masking`.
+    The weights must not change any more: graphs read what layers keep of them. The regime is the model's
+    `padding_safe_masking`.
     """
 
     def __init__(self, stack: Stack, regime: Masking) -> None:
@@ -209,12 +199,7 @@ class Graphs:
 
 
 class Row:
-    """Where graphs read and write, each for `LONGEST_ROW` tokens.
-
-    Args:
-        hidden: Vectors like those that enter the layers, (1, ..., D).
-        autocast: Dtype of autocast, None without.
-    """
+    """Where graphs read and write, each for `LONGEST_ROW` tokens: vectors like `hidden`, (1, ..., D), and positions."""
 
     def __init__(self, hidden: Tensor, autocast: torch.dtype | None) -> None:
         shape, device = (1, LONGEST_ROW), hidden.device

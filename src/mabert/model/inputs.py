@@ -32,11 +32,7 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(
-    config: MaBertConfig,
-    tensors: Tensors,
-    attention_mask: Tensor | None,
-    options: dict[str, Any],
-    few_totals: bool = False,
+    config: MaBertConfig, tensors: Tensors, attention_mask: Tensor | None, options: dict[str, Any], few_totals: bool
 ) -> Inputs:
     """Checks what `MaBertModel.forward` was given, which names the errors, and plans the run.
 

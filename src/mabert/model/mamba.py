@@ -159,15 +159,10 @@ class MambaMixer(nn.Module):
     def forward(
         self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs Eqs. 4 to 9.
-
-        Args:
-            hidden: Ĥ (batch, time, D), normalised and masked.
-            mask: The batch's padding.
-            output_attentions: Whether to return the hidden attention of the scan, see `mabert.model.hidden_attention`.
+        """Runs Eqs. 4 to 9 on Ĥ (batch, time, D), normalised and masked.
 
         Returns:
-            Y (batch, time, D), and the hidden attention (batch, heads, time, time) or None.
+            Y (batch, time, D), and if asked for the scan's hidden attention, (batch, heads, time, time), else None.
         """
         u, z = self.in_proj(hidden).chunk(2, dim=-1)
         mixed = [core.get_submodule("local_mixing")(u, mask) for core in self.cores]

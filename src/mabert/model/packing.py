@@ -87,10 +87,9 @@ class Packing:
     def batches(self, spare: int | None = None) -> "Batches":
         """Plans the sequences as padded batches of similar lengths, once.
 
-        Args:
-            spare: How many extra scores (pairs of tokens) attention may compute for a sequence because it joins longer
-                ones. None joins sequences up to twice as long, so padding never exceeds the tokens, and there are at
-                most 1 + log2(longest) batches with tokens.
+        For a sequence that joins longer ones, attention may compute `spare` extra scores (pairs of tokens). None joins
+        sequences up to twice as long, so padding never exceeds the tokens, and there are at most 1 + log2(longest)
+        batches with tokens.
         """
         planned, key = self._plans.batches, (self.cu_seqlens.device, spare)
         if key not in planned:

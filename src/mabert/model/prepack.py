@@ -45,12 +45,8 @@ class PackedLinear(nn.Module):
     """A linear layer that holds its weight only in oneDNN's blocked layout; for inference on a CPU.
 
     torch converts a bf16 weight to that layout in every call, and sends float32 products to MKL, which is slower than
-    oneDNN on some processors. Results equal those of `nn.Linear` up to rounding.
-
-    Args:
-        linear: The layer, on a CPU.
-        dtype: Dtype of the product; default, the weight's.
-        activation: Activation that oneDNN applies to the product, see `FUSED`; default, none.
+    oneDNN on some processors. Results equal those of `nn.Linear` up to rounding. The product is in `dtype`, by default
+    the weight's, and oneDNN applies an activation to it, see `FUSED`.
     """
 
     bias: Tensor | None

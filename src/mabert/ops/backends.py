@@ -153,12 +153,8 @@ def attention_pays(tensor: torch.Tensor, sequences: int, windowed: bool = False)
 
     It is faster if the processor has bfloat16 products in AVX-512 but no AMX, because torch's kernel then runs at
     float32 speed. With AMX, it is faster in bfloat16 for several sequences or for one of at least `AMX_PAYS_FROM`
-    tokens (measured: `benchmarks/LOG.md`). Other cases were not measured, and the answer is no.
-
-    Args:
-        tensor: ``(batch, time, width)``; under autocast, autocast's dtype counts instead of its own.
-        sequences: Number of sequences in it, padded or packed.
-        windowed: Whether attention has a window, for which there is no AMX code.
+    tokens (measured: `benchmarks/LOG.md`). Other cases were not measured, and the answer is no; a window has no AMX
+    code. The tensor is ``(batch, time, width)``, padded or packed sequences; under autocast, autocast's dtype counts.
     """
     if _what_is_missing("cpu", [tensor]) or requested_backend() not in (AUTO, "cpu"):
         return False
