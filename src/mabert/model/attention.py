@@ -117,10 +117,11 @@ def attend_packed(
             attended.append(implementation(module, *by_head, keys, **options)[0])
         return batches.join(attended)
     lengths = [length for length in packing.lengths if length]
-    parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
-    masks = [None if window is None else near(length, window, query.device) for length in lengths]
-    pairs = zip(parts, masks, strict=True)
-    return torch.cat([implementation(module, *part, mask, **options)[0] for part, mask in pairs], dim=1)
+    attended = []
+    for q, k, v in zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True):
+        seen = None if window is None else near(q.shape[2], window, q.device)
+        attended.append(implementation(module, q, k, v, seen, **options)[0])
+    return torch.cat(attended, dim=1)
 
 
 def near(time: int, window: int, device: torch.device, keys: Tensor | None = None) -> Tensor:
@@ -173,10 +174,10 @@ class SelfAttention(KeepsValues):
         self.dropout = config.attention_probs_dropout_prob
         self.rotary_base: float = config.of_layer("rotary_base", layer)
         self.window: int | None = config.of_layer("attention_window", layer)
-        self.query = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
+        width = config.hidden_size
+        self.query, self.key, self.value, self.output = (
+            nn.Linear(width, width, bias=config.attention_bias) for _ in range(4)
+        )
 
     def forward(
         self,
@@ -211,11 +212,9 @@ class SelfAttention(KeepsValues):
             # Under autocast, rotating by the float32 table turns query and key into float32.
             query, key = rotate(query, angles).to(value.dtype), rotate(key, angles).to(value.dtype)
         if fused and self.window is None:
-            heads_last = (x.transpose(1, 2) for x in (query, key, value))
-            query, key, value = (x.reshape(batch, time, width) for x in heads_last)
-            mixed = softmax_attention(
-                query, key, value, self.config.num_attention_heads, mask=mask.keys, cu_seqlens=mask.cu_seqlens
-            )
+            count = self.config.num_attention_heads
+            query, key, value = (x.transpose(1, 2).reshape(batch, time, width) for x in (query, key, value))
+            mixed = softmax_attention(query, key, value, count, mask=mask.keys, cu_seqlens=mask.cu_seqlens)
             return self.output(mixed), None
         options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.head_size**-0.5, **kwargs}
         implementation = self._implementation(output_attentions)
