@@ -39,7 +39,7 @@ def read_boundaries(
             )
         return None
     _check_company(named, input.shape[0], attention_mask)
-    trusted = ON_HOST in named and input.device.type != "cpu"
+    trusted = ON_HOST in named and input.device.type != "cpu"  # a GPU's offsets would have to be waited for
     forms = (ON_HOST,) if trusted else ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx", ON_HOST)
     found = {name: _read_offsets(name, named[name], input.shape[1]) for name in forms if name in named}
     (first, offsets), *others = found.items()

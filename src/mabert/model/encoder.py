@@ -223,11 +223,10 @@ class MaBertModel(MaBertPreTrainedModel):
     def _by_graph(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, options: dict[str, Any]) -> Tensor:
         """Does the same by a CUDA graph where there is one that serves."""
         assert self.graphs is not None
-        lengths = hidden.shape[1:2] * hidden.shape[0] if mask.packing is None else mask.packing.lengths
-        last = None
         if mask.valid is None and serves(self, hidden, options):
+            lengths = hidden.shape[1:2] * hidden.shape[0] if mask.packing is None else mask.packing.lengths
             row = position_ids.expand(hidden.shape[:2]).reshape(1, -1)
             last = self.graphs(hidden.reshape(1, -1, hidden.shape[2]), row, tuple(lengths))
-        if last is None:
-            return self._layers(hidden, position_ids, mask, options)
-        return last.view(*hidden.shape[:2], -1)
+            if last is not None:
+                return last.view(*hidden.shape[:2], -1)
+        return self._layers(hidden, position_ids, mask, options)
