@@ -87,8 +87,11 @@ class MixerBlock(ResidualBlock):
 
     def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False, **kwargs: Any) -> Tensor:
         """Maps H^L to H^{L+1}, both (batch, time, D); `kwargs` are for Transformer blocks."""
-        given = mask.before_core(self.before(self.mixer_norm, hidden))
-        hidden = self.after(self.mixer_norm, hidden, self.mixer(given, mask, output_attentions)[0])
+        norm = self.mixer_norm
+        # What enters the mixer has no name here, so it is freed before the feed-forward network runs.
+        hidden = self.after(
+            norm, hidden, self.mixer(mask.before_core(self.before(norm, hidden)), mask, output_attentions)[0]
+        )
         return mask.after_block(self.feed(hidden))
 
 
