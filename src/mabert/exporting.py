@@ -120,16 +120,9 @@ def onnx_program(plain: Plain) -> Any:
     """
     from onnxscript import optimizer
 
+    sides: Any = {"input_names": plain.names, "output_names": plain.outputs, "dynamic_shapes": plain.axes()}
     with torch.no_grad(), use_backend("portable"), _quiet():
-        program = torch.onnx.export(
-            plain,
-            plain.sample(),
-            dynamo=True,
-            dynamic_shapes=plain.axes(),
-            input_names=plain.names,
-            output_names=plain.outputs,
-            verbose=False,
-        )
+        program = torch.onnx.export(plain, plain.sample(), dynamo=True, verbose=False, **sides)
     assert program is not None
     optimizer.fold_constants(program.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
     for node in program.model.graph:

@@ -7,7 +7,7 @@ from transformers import BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 
 import mabert
 from mabert import MaBertForSequenceClassification
-from mabert.model.quantizing import NARROW, UNQUANTIZED, sparing
+from mabert.model.encoder import NARROW, UNQUANTIZED, sparing
 from tests.model.helpers import build, config
 from tests.train.helpers import tokenizer
 

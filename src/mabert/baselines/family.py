@@ -133,6 +133,10 @@ class Family:
             raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
         return longest if max_length is None else max_length
 
+    def reach(self, config: PreTrainedConfig, max_length: int | None = None) -> int:
+        """Returns what `limit` does; if unlimited, `max_position_embeddings`, for which the model was made."""
+        return self.limit(config, max_length) or config.max_position_embeddings
+
     def token_scores(self, model: PreTrainedModel, hidden: Tensor) -> Tensor:
         """Computes the masked-language-model logits, (..., D) to (..., vocabulary)."""
         return getattr(model, self.head)(hidden)
@@ -171,7 +175,7 @@ class Family:
     def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:
         """Returns a copy of any model of the family, which stays unchanged, for inputs of up to `length` tokens, by the
         family's method in Table A3; raises ValueError if the model already takes them."""
-        now = self.longest(model.config) or model.config.max_position_embeddings
+        now = self.reach(model.config)
         if length <= now:
             raise ValueError(f"length is {length}; this model takes {now}")
         config = copy.deepcopy(model.config)

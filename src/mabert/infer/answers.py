@@ -27,23 +27,9 @@ Batch = dict[str, torch.Tensor]
 Encoded = list[dict[str, list[int]]]
 
 
-ALONE = 1
-"""Tokens per batch that put every text in a batch of its own."""
-
-
 @dataclass(frozen=True)
 class How(Checked):
-    """How texts are encoded and batched.
-
-    Attributes:
-        max_length: Most tokens of a text; default, where known, fine-tuning's for `predict` and that of the files of
-            sentence-transformers for `embed`; else all that the model takes (see `Loaded.encodings`).
-        truncate: Whether to cut longer texts (of a pair, the longer one); default, for `predict`, as in fine-tuning
-            where it is known, else not. Otherwise classifiers and readers read in windows, and the rest is an error.
-        batch_tokens: Most tokens of a batch, padding included; changes speed, not the answers beyond rounding.
-        deterministic: Whether to run each text by itself, so that its answer has the same bits whatever else is asked.
-        progress: Whether to show a bar, or lines if there is no terminal.
-    """
+    """How texts are encoded and batched: the options that `TextModel.embed` and `TextModel.predict` explain."""
 
     max_length: Tokens | None = None
     truncate: bool | None = None
@@ -53,25 +39,15 @@ class How(Checked):
 
 
 class Question(Generic[Answer]):
-    """A task for a model, asked of one stream of texts. From `encode` to `finish` it may hold what it needs of a chunk.
+    """A task for a model, asked of a stream of texts. From `encode` to `finish` it may hold some of a chunk."""
 
-    Attributes:
-        title: Title of the progress bar.
-        pooled: Whether the answer uses the model's own pooling.
-        loaded: The model that answers.
-        how: How texts are encoded and batched.
-        asked: What `Loaded.encodings` wants to know of that.
-        cut: Number of texts that were cut so far.
-        windowed: Number of texts that were read in several windows so far.
-    """
-
-    title: ClassVar[str]
-    pooled: ClassVar[bool] = False
+    title: ClassVar[str]  # of the progress bar
+    pooled: ClassVar[bool] = False  # whether the answer uses the model's own pooling
 
     def __init__(self, loaded: Loaded[Any], how: How) -> None:
         self.loaded, self.how = loaded, how
         self.asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
-        self.cut = self.windowed = 0
+        self.cut = self.windowed = 0  # texts that were cut so far, and that were read in several windows
 
     def encode(self, chunk: Chunk) -> Encoded:
         """Makes the model's inputs from a chunk: here one from each text or pair, elsewhere any number."""
@@ -138,7 +114,8 @@ def answer_chunk(
     found: list[Any] = [None] * len(encoded)
     tokens = sum(lengths)
     with loaded.computing():
-        for batch in batches_by_length(lengths, ALONE if how.deterministic or dependent else how.batch_tokens):
+        # One token a batch puts every text in a batch of its own.
+        for batch in batches_by_length(lengths, 1 if how.deterministic or dependent else how.batch_tokens):
             with naming_memory(partial(on_batch, len(batch), lengths[batch[0]])):
                 rows = collate([encoded[index] for index in batch])
                 rows = {name: value.to(loaded.model.device) for name, value in rows.items()}

@@ -49,19 +49,16 @@ class Loaded(Generic[Pretrained]):
         return self.family.longest(self.model.config)
 
     def limit(self, max_length: int | None, finite: bool) -> int | None:
-        """Returns what `Family.limit` says of this model; `max_position_embeddings` if that is None and a finite limit
-        is needed, as fine-tuning has it."""
-        limit = self.family.limit(self.model.config, max_length)
-        return self.model.config.max_position_embeddings if limit is None and finite else limit
+        """Returns what `Family.limit` says of this model; where a finite limit is needed, `Family.reach`."""
+        return (self.family.reach if finite else self.family.limit)(self.model.config, max_length)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Opens the context in which the model's forwards run.
 
-        bf16 is autocast's, as in fine-tuning's evaluation. A classifier gives the answers it was evaluated with only in
-        the same precision. The default is `auto` in fine-tuning and the weights' own here, so scores differ by
-        rounding, and labels where two are about equally likely. Weights cast to bf16 would be half as large, but would
-        also round activations between layers (`benchmarks/LOG.md` says by how much). The caller's autocast is ignored.
+        bf16 is autocast's, as in fine-tuning's evaluation; the caller's autocast is ignored. Weights cast to bf16 would
+        be half as large, but would also round activations between layers (`benchmarks/LOG.md` says by how much). In
+        another precision than it was evaluated in, a classifier's scores differ by rounding.
         """
         alone = _ALONE if self.family.keeps_state else contextlib.nullcontext()
         with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):

@@ -44,7 +44,7 @@ def load(
         FileNotFoundError: If there is no model.
         ValueError: If its family is unknown, or there is no such precision or device.
     """
-    return TextModel(path, precision=precision, device=device, graphs=graphs)
+    return TextModel(path, precision, device, graphs)
 
 
 class TextModel:
@@ -60,12 +60,7 @@ class TextModel:
     """
 
     def __init__(
-        self,
-        path: Model,
-        *,
-        precision: str | None = None,
-        device: str | torch.device | None = None,
-        graphs: bool = True,
+        self, path: Model, precision: str | None = None, device: str | torch.device | None = None, graphs: bool = True
     ) -> None:
         self.opened = open_model(path)
         self.path, self.config = self.opened.place.path, self.opened.config
@@ -220,16 +215,7 @@ class TextModel:
         deterministic: bool = False,
         progress: bool = True,
     ) -> list[list[list[dict[str, Any]]]]:
-        """Guesses masked tokens.
-
-        Args:
-            texts: Texts with the tokenizer's mask token in them.
-            top: Guesses per mask.
-            max_length: As for `embed`.
-            truncate: As for `embed`.
-            batch_tokens: As for `embed`.
-            deterministic: As for `embed`.
-            progress: As for `embed`.
+        """Makes `top` guesses for each mask token of the tokenizer in texts; the other options are as for `embed`.
 
         Returns:
             For each text, for each mask in it, guesses, the most likely first. Each has a `token`, readable text with
@@ -332,8 +318,12 @@ class TextModel:
     def _way(self, how: How, pooling: str | None, normalize: bool | None) -> heads.Way:
         """Returns how vectors are made: as asked for, else as the folder says."""
         folder = self._sentences(needed=pooling is None or normalize is None)
-        made, scaled = self._own_vectors(folder)
-        pooling, normalize = pooling or made, scaled if normalize is None else normalize
+        own = isinstance(self.config, MaBertConfig)
+        if not pooling:
+            at_first = self.config.pooling if own and self.config.pooling in Pooler.FIXED else "mean"
+            pooling = at_first if folder is None else folder.pooling
+        if normalize is None:
+            normalize = own and self.config.normalize if folder is None else folder.normalize
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
         loaded, pool = self._mapped() if pooling == "map" else (self._encoder(), Pooler.FIXED[pooling])
@@ -362,15 +352,6 @@ class TextModel:
             if not needed:
                 return None
             raise ValueError(f"{error}; for vectors of another kind, say both pooling and normalize") from error
-
-    def _own_vectors(self, folder: SentenceFolder | None) -> tuple[str, bool]:
-        """Returns how the folder's vectors are made: the pooling, and whether they are scaled to length one."""
-        if folder is not None:
-            return folder.pooling, folder.normalize
-        if isinstance(self.config, MaBertConfig):
-            pooling = self.config.pooling
-            return pooling if pooling in ("mean", "cls") else "mean", self.config.normalize
-        return "mean", False
 
 
 def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[Row]:

@@ -99,12 +99,8 @@ def cut(text: str, tokens: Sequence[Span] | np.ndarray, room: int) -> list[Span]
 
 
 class Alone(heads.Embedding):
-    """The passages of each chunk; a passage has the vector that it has as a text of its own.
-
-    Args:
-        way: How vectors are made.
-        length: Most tokens of a passage, as the model reads it alone: with special tokens and the folder's prompt.
-    """
+    """The passages of each chunk, of at most `length` tokens as the model reads them alone, with special tokens and the
+    folder's prompt; a passage has the vector that it has as a text of its own."""
 
     def __init__(self, way: heads.Way, length: int) -> None:
         super().__init__(way)

@@ -77,13 +77,9 @@ def read_rows(
 
 
 def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[Row]:
-    """Streams what `mabert finetune` reads in a format of its own; errors are those of `read_rows`.
-
-    Args:
-        path: Questions with their contexts in the form of SQuAD (`.json`), or a word a line, whose sentences become
-            `Words` (CoNLL, under any other suffix).
-        keep: Fields of a question to keep, such as `id`; each row is then a `RowOfTable`.
-    """
+    """Streams what `mabert finetune` reads in a format of its own: questions with their contexts in the form of SQuAD
+    (`.json`), or a word a line, whose sentences become `Words` (CoNLL, under any other suffix). Errors are those of
+    `read_rows`. Where fields of a question are kept, such as `id`, each row is a `RowOfTable`."""
     rows.check_is_file(path)
     if rows.format_of(path) == ".json":
         return question_rows(path, keep)

@@ -1,7 +1,5 @@
 """Multi-head self-attention of the Transformer blocks (MHSA of Eq. 1)."""
 
-import functools
-import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,15 +31,9 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Computes attention step by step and also returns its weights.
 
-    Args:
-        module: The attention layer; only its training flag is read.
-        query: (batch, heads, time, head_size).
-        key: Likewise.
-        value: Likewise.
-        attention_mask: Broadcastable to (batch, heads, time, time): a float mask is added; in a bool one, True keeps.
-        scaling: Factor on the scores.
-        dropout: Dropout on the weights.
-        kwargs: Ignored; other implementations take them.
+    Query, key and value are (batch, heads, time, head_size). The mask is broadcastable to (batch, heads, time, time): a
+    float mask is added; in a bool one, True keeps. Of the attention layer only its training flag is read. `kwargs` are
+    for other implementations.
 
     Returns:
         (batch, time, heads, head_size) and the weights (batch, heads, time, time).
@@ -92,15 +84,8 @@ def attend_packed(
     call is worth more than the added padding (`CALL_WORTH`); on a GPU, padding never exceeds the tokens. Every other
     implementation gets one sequence at a time.
 
-    Args:
-        module: The attention layer.
-        implementation: One of transformers' attention implementations.
-        query: (1, heads, total, head_size).
-        key: Likewise.
-        value: Likewise.
-        packing: The sequences.
-        window: How many tokens a token sees on each side; None, its whole sequence.
-        options: `dropout`, `scaling` and other arguments of the implementation.
+    Query, key and value are (1, heads, total, head_size); `implementation` is one of transformers', and `options` are
+    its further arguments; `window` is how many tokens a token sees on each side, None for its whole sequence.
 
     Returns:
         (1, total, heads, head_size).
@@ -114,8 +99,7 @@ def attend_packed(
 
         q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
         cuts = packing.cu_seqlens
-        # The scale is the default one; passing it would exclude the torch versions that lack the argument.
-        mixed = varlen_attn(q, k, v, cuts, cuts, packing.longest, packing.longest)
+        mixed = varlen_attn(q, k, v, cuts, cuts, packing.longest, packing.longest)  # by the default scale
         assert isinstance(mixed, Tensor)
         return mixed.unsqueeze(0)
     if name == "sdpa":
@@ -133,21 +117,16 @@ def attend_packed(
             attended.append(implementation(module, *by_head, keys, **options)[0])
         return batches.join(attended)
     lengths = [length for length in packing.lengths if length]
-    parts = zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True)
-    masks = [None if window is None else near(length, window, query.device) for length in lengths]
-    pairs = zip(parts, masks, strict=True)
-    return torch.cat([implementation(module, *part, mask, **options)[0] for part, mask in pairs], dim=1)
+    attended = []
+    for q, k, v in zip(*(x.split(lengths, dim=2) for x in (query, key, value)), strict=True):
+        seen = None if window is None else near(q.shape[2], window, q.device)
+        attended.append(implementation(module, q, k, v, seen, **options)[0])
+    return torch.cat(attended, dim=1)
 
 
 def near(time: int, window: int, device: torch.device, keys: Tensor | None = None) -> Tensor:
-    """Returns the mask of attention within a window, bool (batch or 1, 1, time, time).
-
-    Args:
-        time: Tokens of a row.
-        window: How many tokens a token sees on each side.
-        device: Device of the mask.
-        keys: bool (batch, 1, 1, time), the tokens visible without the window; None for all.
-    """
+    """Returns the mask of attention to `window` tokens on each side, bool (batch or 1, 1, time, time); `keys` are the
+    tokens visible without the window, bool (batch, 1, 1, time), None for all."""
     band = torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril(window).triu(-window)
     # Within its window, a padded position may see only padding; softmax over nothing is NaN, so it sees itself.
     return band if keys is None else band & (keys | torch.eye(time, dtype=torch.bool, device=device))
@@ -162,13 +141,7 @@ def has_variable_length(device: torch.device, dtype: torch.dtype, head_size: int
     half = device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
     if not half or head_size % 8 or head_size > 256:
         return False
-    return has_varlen() and flash_is_on() and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-@functools.cache
-def has_varlen() -> bool:
-    """Returns whether this torch has variable-length attention."""
-    return importlib.util.find_spec("torch.nn.attention.varlen") is not None
+    return flash_is_on() and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def flash_is_on() -> bool:
@@ -201,10 +174,10 @@ class SelfAttention(KeepsValues):
         self.dropout = config.attention_probs_dropout_prob
         self.rotary_base: float = config.of_layer("rotary_base", layer)
         self.window: int | None = config.of_layer("attention_window", layer)
-        self.query = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
+        width = config.hidden_size
+        self.query, self.key, self.value, self.output = (
+            nn.Linear(width, width, bias=config.attention_bias) for _ in range(4)
+        )
 
     def forward(
         self,
@@ -239,11 +212,9 @@ class SelfAttention(KeepsValues):
             # Under autocast, rotating by the float32 table turns query and key into float32.
             query, key = rotate(query, angles).to(value.dtype), rotate(key, angles).to(value.dtype)
         if fused and self.window is None:
-            heads_last = (x.transpose(1, 2) for x in (query, key, value))
-            query, key, value = (x.reshape(batch, time, width) for x in heads_last)
-            mixed = softmax_attention(
-                query, key, value, self.config.num_attention_heads, mask=mask.keys, cu_seqlens=mask.cu_seqlens
-            )
+            count = self.config.num_attention_heads
+            query, key, value = (x.transpose(1, 2).reshape(batch, time, width) for x in (query, key, value))
+            mixed = softmax_attention(query, key, value, count, mask=mask.keys, cu_seqlens=mask.cu_seqlens)
             return self.output(mixed), None
         options = {"dropout": self.dropout if self.training else 0.0, "scaling": self.head_size**-0.5, **kwargs}
         implementation = self._implementation(output_attentions)

@@ -69,16 +69,7 @@ class TransformerBlock(ResidualBlock):
         self.attention = SelfAttention(config, layer)
 
     def forward(self, hidden: Tensor, mask: PaddingMask, **kwargs: Any) -> Tensor:
-        """Runs the block.
-
-        Args:
-            hidden: H^L (batch, time, D).
-            mask: The batch's padding; attention's own form of it comes with `kwargs`.
-            kwargs: For `SelfAttention.forward`.
-
-        Returns:
-            H^{L+1} (batch, time, D).
-        """
+        """Maps H^L to H^{L+1}, both (batch, time, D); `kwargs` are for `SelfAttention.forward`."""
         norm = self.mixer_norm
         hidden = self.after(norm, hidden, self.attention(self.before(norm, hidden), mask=mask, **kwargs)[0])
         return self.feed(hidden)
@@ -95,18 +86,9 @@ class MixerBlock(ResidualBlock):
         self.mixer = type(self).MIXER(config)
 
     def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False, **kwargs: Any) -> Tensor:
-        """Runs the block.
-
-        Args:
-            hidden: H^L (batch, time, D).
-            mask: The batch's padding.
-            output_attentions: Whether the mixer reports its hidden attention.
-            kwargs: Arguments of Transformer blocks, ignored.
-
-        Returns:
-            H^{L+1} (batch, time, D).
-        """
+        """Maps H^L to H^{L+1}, both (batch, time, D); `kwargs` are for Transformer blocks."""
         norm = self.mixer_norm
+        # What enters the mixer has no name here, so it is freed before the feed-forward network runs.
         hidden = self.after(
             norm, hidden, self.mixer(mask.before_core(self.before(norm, hidden)), mask, output_attentions)[0]
         )

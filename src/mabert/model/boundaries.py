@@ -19,13 +19,7 @@ BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", 
 def read_boundaries(
     given: Mapping[str, Any], input: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None
 ) -> Packing | None:
-    """Reads the boundaries that a caller gave, see `BOUNDARIES`.
-
-    Args:
-        given: The keyword arguments of a forward.
-        input: The input that they belong to, (batch, time, ...).
-        attention_mask: The caller's mask.
-        position_ids: The caller's positions.
+    """Reads the boundaries among a forward's keyword arguments, see `BOUNDARIES`, for an input (batch, time, ...).
 
     Returns:
         The packing; None if the caller gave no boundaries and none are needed.
@@ -45,30 +39,28 @@ def read_boundaries(
             )
         return None
     _check_company(named, input.shape[0], attention_mask)
-    if ON_HOST in named and input.device.type != "cpu":
-        first, offsets = ON_HOST, _checked(ON_HOST, list(named[ON_HOST]), input.shape[1])
-    else:
-        first, offsets = _read_all(named, input.shape[1])
+    trusted = ON_HOST in named and input.device.type != "cpu"  # a GPU's offsets would have to be waited for
+    forms = (ON_HOST,) if trusted else ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx", ON_HOST)
+    found = {name: _read_offsets(name, named[name], input.shape[1]) for name in forms if name in named}
+    (first, offsets), *others = found.items()
+    for name, other in others:
+        if other != offsets:
+            raise ValueError(f"{name} and {first} disagree about where sequences start: {other} and {offsets}")
+    if position_ids is not None and not trusted:
         _check_positions(position_ids, first, offsets)
     lengths = tuple(end - start for start, end in itertools.pairwise(offsets))
     longest = max(lengths, default=0)
     for bound in ("max_length_q", "max_length_k"):
         if bound in named and int(named[bound]) < longest:
             raise ValueError(f"{bound} is {int(named[bound])}, and a sequence is {longest} tokens long")
-    offered = named.get("cu_seq_lens_q")
-    if isinstance(offered, Tensor) and input.device.type != "cpu" and _fits(offered, input.device):
-        remember(offered, offsets)
-        return Packing(offered, lengths)
-    with torch.inference_mode(False):  # as in `Packing.of_lengths`
-        made = torch.tensor(offsets, dtype=torch.int32).to(input.device, non_blocking=True)
-    remember(made, offsets)
-    return Packing(made, lengths)
-
-
-def _fits(given: Tensor, device: torch.device) -> bool:
-    """Returns whether kernels can read a caller's offsets as they are."""
-    usable = given.dtype == torch.int32 and given.dim() == 1 and given.is_contiguous()
-    return usable and given.device == device and not given.is_inference()
+    cuts: Any = named.get("cu_seq_lens_q")
+    on_gpu = isinstance(cuts, Tensor) and cuts.device == input.device and input.device.type != "cpu"
+    fits = on_gpu and cuts.dtype == torch.int32 and cuts.dim() == 1 and cuts.is_contiguous()
+    if not fits or cuts.is_inference():
+        with torch.inference_mode(False):  # as in `Packing.of_lengths`
+            cuts = torch.tensor(offsets, dtype=torch.int32).to(input.device, non_blocking=True)
+    remember(cuts, offsets)
+    return Packing(cuts, lengths)
 
 
 def _check_company(named: Mapping[str, Any], rows: int, attention_mask: Tensor | None) -> None:
@@ -87,29 +79,16 @@ def _check_company(named: Mapping[str, Any], rows: int, attention_mask: Tensor |
         raise ValueError(f"{one} is given without cu_seq_lens_q: where the sequences begin is missing")
 
 
-def _read_all(named: Mapping[str, Any], total: int) -> tuple[str, list[int]]:
-    """Returns the first name that holds offsets, and the offsets, on which all names must agree."""
-    found = {
-        name: _read_offsets(name, named[name], total)
-        for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")
-        if name in named
-    }
-    if ON_HOST in named:
-        found[ON_HOST] = _checked(ON_HOST, list(named[ON_HOST]), total)
-    (first, offsets), *others = found.items()
-    for name, other in others:
-        if other != offsets:
-            raise ValueError(f"{name} and {first} disagree about where sequences start: {other} and {offsets}")
-    return first, offsets
-
-
-def _check_positions(position_ids: Tensor | None, first: str, offsets: Sequence[int]) -> None:
+def _check_positions(position_ids: Tensor, first: str, offsets: Sequence[int]) -> None:
     """Refuses positions that start anew where there is no boundary, or count on where there is one."""
     known = set(offsets)
     within = [place for place in _restarts(position_ids, None) if place not in known]
     if within:
         raise ValueError(f"position_ids start anew at token {within[0]}, where {first} has no boundary")
-    over = _counting_on(position_ids, offsets)
+    positions = position_ids.reshape(-1)
+    inside = [place for place in offsets if 0 < place < len(positions)]
+    starts = torch.tensor(inside, dtype=torch.int64, device=positions.device)
+    over = starts[positions[starts] == positions[starts - 1] + 1].tolist()
     if over:
         raise ValueError(
             f"position_ids count on over token {over[0]}, where {first} has a boundary: each sequence has "
@@ -118,23 +97,22 @@ def _check_positions(position_ids: Tensor | None, first: str, offsets: Sequence[
 
 
 def _read_offsets(name: str, given: Any, total: int) -> list[int]:
-    """Converts one of the three forms of boundaries to offsets; `seq_idx` numbers the sequence of each token."""
-    if not isinstance(given, Tensor) or given.is_floating_point() or given.is_complex():
+    """Converts a form of boundaries to offsets, which must rise from 0 to the row's tokens; `seq_idx` numbers each
+    token's sequence."""
+    if name == ON_HOST:
+        offsets = list(given)
+    elif not isinstance(given, Tensor) or given.is_floating_point() or given.is_complex():
         kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
         raise ValueError(f"{name} is a {kind}; it must be a tensor of integers")
-    if name == "seq_idx":
+    elif name == "seq_idx":
         if given.numel() != total:
             raise ValueError(f"seq_idx has {given.numel()} numbers for {total} tokens")
         number = given.flatten()
-        changes = (number[1:] != number[:-1]).nonzero().flatten() + 1
         if number[1:].lt(number[:-1]).any():
             raise ValueError("seq_idx falls inside the row; sequences must be numbered in order")
-        return [0, *changes.tolist(), total]
-    return _checked(name, offsets_of(given) if given.dim() == 1 else given.flatten().tolist(), total)
-
-
-def _checked(name: str, offsets: list[int], total: int) -> list[int]:
-    """Returns offsets that rise from 0 to the row's tokens, and refuses others."""
+        offsets = [0, *((number[1:] != number[:-1]).nonzero().flatten() + 1).tolist(), total]
+    else:
+        offsets = offsets_of(given) if given.dim() == 1 else given.flatten().tolist()
     if not offsets or offsets[0] != 0 or offsets[-1] != total:
         ends = f"{offsets[0]} to {offsets[-1]}" if offsets else "nothing"
         raise ValueError(f"{name} covers {ends}; it must run from 0 to the row's {total} tokens")
@@ -142,17 +120,6 @@ def _checked(name: str, offsets: list[int], total: int) -> list[int]:
         if end < start:
             raise ValueError(f"{name} falls from {start} to {end}; offsets must rise")
     return offsets
-
-
-def _counting_on(position_ids: Tensor | None, offsets: Sequence[int]) -> list[int]:
-    """Returns the boundaries inside a packed row across which positions count on."""
-    if position_ids is None:
-        return []
-    positions = position_ids.reshape(-1)
-    inside = torch.tensor(
-        [place for place in offsets if 0 < place < len(positions)], dtype=torch.int64, device=positions.device
-    )
-    return inside[positions[inside] == positions[inside - 1] + 1].tolist()
 
 
 def _restarts(position_ids: Tensor | None, attention_mask: Tensor | None) -> list[int]:

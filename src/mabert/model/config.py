@@ -55,9 +55,6 @@ class OpensAnywhere:
         """Does nothing; transformers would save a copy of the file that defines the class."""
 
 
-BY_LAYER = ("rotary_base", "attention_window")
-"""Fields that may be a list with one entry per layer."""
-
 SCHEDULES: dict[str, str] = {
     "m": "M" * 12,
     "t": "T" * 12,
@@ -264,7 +261,7 @@ class MaBertConfig(OpensAnywhere, PreTrainedConfig):
                 f"layer_pattern {self.layer_pattern!r} and num_hidden_layers {self.num_hidden_layers} do not "
                 "agree; give them to MaBertConfig(...) or from_pretrained(...), which derive one from the other"
             )
-        for name in BY_LAYER:
+        for name in ("rotary_base", "attention_window"):
             value = getattr(self, name)
             if isinstance(value, list) and len(value) != self.num_hidden_layers:
                 raise ValueError(

@@ -25,13 +25,7 @@ LEVELS = 1 << 16
 
 
 def takes(query: Tensor, attention_mask: Tensor | None, dropout: float) -> bool:
-    """Returns whether blocks can replace SDPA and are faster: with dropout, in fp32 on a CPU, in long texts.
-
-    Args:
-        query: (batch, heads, time, head_size).
-        attention_mask: As SDPA takes it.
-        dropout: Dropout on the weights.
-    """
+    """Returns whether `attention` can replace SDPA and is faster: with dropout, in fp32 on a CPU, in long texts."""
     long = dropout > 0 and query.device.type == "cpu" and query.shape[2] >= PAYS
     plain = attention_mask is None or (attention_mask.dtype is torch.bool and attention_mask.shape[1] == 1)
     fits = query.dtype is torch.float32 and plain
@@ -41,16 +35,9 @@ def takes(query: Tensor, attention_mask: Tensor | None, dropout: float) -> bool:
 def attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, scaling: float, dropout: float) -> Tensor:
     """Computes attention with dropout on its weights, without a matrix of all scores.
 
-    Args:
-        query: (batch, heads, time, head_size).
-        key: Likewise.
-        value: Likewise.
-        keys: bool, (batch or 1, 1, time or 1, time); True keeps. A query that sees nothing gets zeros, as in SDPA.
-        scaling: Factor on the scores.
-        dropout: Share of the weights to drop, rounded to a multiple of 2^-16; the others are scaled up for it.
-
-    Returns:
-        (batch, heads, time, head_size).
+    Query, key, value and result are (batch, heads, time, head_size). The mask `keys` is bool, (batch or 1, 1, time or
+    1, time), True keeps; a query that sees nothing gets zeros, as in SDPA. The share of weights to drop is rounded to a
+    multiple of 2^-16, and the others are scaled up for it.
     """
     return _Attention.apply(query, key, value, keys, scaling, min(round(dropout * LEVELS), LEVELS - 1))
 

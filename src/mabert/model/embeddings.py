@@ -40,18 +40,10 @@ class MaBertEmbeddings(nn.Module):
         own_positions: bool = False,
         unmasked: bool = False,
     ) -> Tensor:
-        """Embeds a batch.
+        """Embeds a batch to (batch, time, D); takes the inputs of `MaBertModel.forward`, of which it needs positions.
 
-        Args:
-            input_ids: int64 (batch, time), or None beside `inputs_embeds`.
-            token_type_ids: int64 (batch, time); default, segment 0 everywhere.
-            position_ids: int64 (batch or 1, time).
-            inputs_embeds: (batch, time, `embedding_size`), in place of the token embedding.
-            own_positions: Whether the encoder made the positions, which are then not checked.
-            unmasked: Whether the rows came without a mask: warns once where they begin or end with padding.
-
-        Returns:
-            (batch, time, D).
+        Positions that are the encoder's own are not checked. Where rows came without a mask, it warns once if they
+        begin or end with padding.
 
         Raises:
             ValueError: If a token id, segment or position is outside its table.
@@ -68,35 +60,27 @@ class MaBertEmbeddings(nn.Module):
         return hidden if self.projection is None else self.projection(hidden)
 
     def check(
-        self,
-        input_ids: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None,
-        unmasked: bool = False,
+        self, input_ids: Tensor | None, token_type_ids: Tensor | None, position_ids: Tensor | None, unmasked: bool
     ) -> None:
         """Refuses ids outside their embedding; on a GPU they would fail an assertion that ends the process. Warns of
-        padding in `unmasked` rows, see `forward`.
-
-        Raises:
-            ValueError: Naming the offending id and the table's size.
-        """
-        tables = {
-            "input_ids": (input_ids, self.word_embeddings, "vocab_size"),
-            "token_type_ids": (token_type_ids, self.token_type_embeddings, "type_vocab_size"),
-            "position_ids": (position_ids, self.position_embeddings, "max_position_embeddings"),
-        }
-        looked_up = {
-            name: (ids, table, size_name)
-            for name, (ids, table, size_name) in tables.items()
+        padding in `unmasked` rows, see `forward`."""
+        tables = (
+            ("input_ids", input_ids, self.word_embeddings, "vocab_size"),
+            ("token_type_ids", token_type_ids, self.token_type_embeddings, "type_vocab_size"),
+            ("position_ids", position_ids, self.position_embeddings, "max_position_embeddings"),
+        )
+        looked_up = [
+            (name, ids, table, size_name)
+            for name, ids, table, size_name in tables
             if ids is not None and table is not None and ids.numel()
-        }
+        ]
         if is_tracing() or not looked_up:
             return
         # All in one tensor: a GPU is waited for once.
-        read = [bound.long() for ids, *_ in looked_up.values() for bound in ids.aminmax()]
-        pad = self.config.pad_token_id if unmasked and "input_ids" in looked_up else None
+        read = [bound.long() for _, ids, *_ in looked_up for bound in ids.aminmax()]
+        pad = self.config.pad_token_id if unmasked and looked_up[0][0] == "input_ids" else None
         if pad is not None:
-            ids = looked_up["input_ids"][0]
+            ids = looked_up[0][1]
             first_and_last = ids[:, :: max(1, ids.shape[1] - 1)]
             read.append(first_and_last.eq(pad).any().long())
         bounds = torch.stack(read).tolist()
@@ -105,7 +89,7 @@ class MaBertEmbeddings(nn.Module):
                 f"input_ids begin or end with pad_token_id ({pad}) and there is no attention_mask: padding is "
                 "read as text; give the mask that the tokenizer makes"
             )
-        for (name, (_, table, size_name)), low, high in zip(looked_up.items(), bounds[::2], bounds[1::2], strict=True):
+        for (name, _, table, size_name), low, high in zip(looked_up, bounds[::2], bounds[1::2], strict=True):
             size = getattr(table, "num_embeddings", getattr(self.config, size_name))  # an adapter has no number
             if low < 0 or high >= size:
                 worst = low if low < 0 else high
@@ -115,14 +99,8 @@ class MaBertEmbeddings(nn.Module):
 def stretch(table: Tensor, rows: int) -> Tensor:
     """Stretches a table of positions by 1-D linear interpolation, keeping the first and last row (Table A3).
 
-    Every position moves, so the longer model's output changes on short inputs too.
-
-    Args:
-        table: (old rows, D).
-        rows: Rows of the new table.
-
-    Returns:
-        (rows, D), of the same dtype.
+    Every position moves, so the longer model's output changes on short inputs too. (old rows, D) becomes (rows, D), of
+    the same dtype.
     """
     wide = table.T.unsqueeze(0).float()
     longer = torch.nn.functional.interpolate(wide, size=rows, mode="linear", align_corners=True)
@@ -139,20 +117,16 @@ class RotaryPositions(nn.Module):
         self.head_size = config.head_size
 
     def forward(self, position_ids: Tensor, dtype: torch.dtype) -> dict[float, tuple[Tensor, Tensor]]:
-        """Returns cosines and sines, each (batch or 1, 1, time, head_size), for each base of a Transformer layer.
-
-        Args:
-            position_ids: int64 (batch or 1, time).
-            dtype: Dtype of the result.
-        """
-        return {base: self._of_base(base, position_ids, dtype) for base in self.bases}
-
-    def _of_base(self, base: float, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Returns cosines and sines, each (batch or 1, 1, time, head_size), for each base of a Transformer layer, from
+        positions, int64 (batch or 1, time)."""
         wide = torch.promote_types(dtype, torch.float32)
-        pairs = torch.arange(0, self.head_size, 2, device=position_ids.device, dtype=wide)
-        angles = position_ids.unsqueeze(-1).to(wide) * base ** (-pairs / self.head_size)
-        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        shares = torch.arange(0, self.head_size, 2, device=position_ids.device, dtype=wide) / self.head_size
+        places, found = position_ids.unsqueeze(-1).to(wide), {}
+        for base in self.bases:
+            angles = places * base**-shares
+            angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
+            found[base] = angles.cos().to(dtype), angles.sin().to(dtype)
+        return found
 
 
 def rotate(heads: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

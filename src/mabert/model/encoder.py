@@ -1,5 +1,6 @@
 """The encoder: embeddings, the interleaved stack, a last LayerNorm."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,8 +24,24 @@ from mabert.model.graphs import Graphs, serves
 from mabert.model.inputs import Inputs, read_inputs
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
-from mabert.model.quantizing import sparing
 from mabert.ops.transforms import is_mapped
+
+UNQUANTIZED = ("pooler", "classifier", "qa_outputs", "decoder")
+"""Modules that bitsandbytes, quanto and torchao leave unquantized: they are trained in full beside an adapter."""
+
+NARROW = ("x_proj", "dt_proj")
+"""Modules that bitsandbytes and quanto leave unquantized too: the scan carries on errors of the step sizes, B and C
+that they make, and 4-bit kernels do not take their widths. torchao's int8 was measured with them quantized
+(docs/clients.md)."""
+
+
+def sparing(asked: Any) -> Any:
+    """Returns a quantizer's configuration that skips `UNQUANTIZED` and `NARROW`, unless it names modules to skip."""
+    asked = copy.copy(asked)
+    for name in ("llm_int8_skip_modules", "modules_to_not_convert"):
+        if getattr(asked, name, ()) is None:
+            setattr(asked, name, [*UNQUANTIZED, *(NARROW if asked.quant_method != "torchao" else ())])
+    return asked
 
 
 class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
@@ -48,7 +65,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
         """Works as in transformers; from a folder that `mabert convert --delta` wrote, it loads the whole model.
 
-        A `quantization_config` that names no modules to skip gets those of `mabert.model.quantizing`.
+        A `quantization_config` that names no modules to skip gets `UNQUANTIZED` and `NARROW`.
         """
         if (asked := kwargs.get("quantization_config")) is not None:
             kwargs["quantization_config"] = sparing(asked)
@@ -178,31 +195,18 @@ class MaBertModel(MaBertPreTrainedModel):
     def _through_layers(self, batch: Inputs, **options: Any) -> BaseModelOutput:
         """Runs embeddings, stack and last LayerNorm; the outputs it records are padded or packed, as the layers ran.
 
-        The embeddings are computed where they are passed on, since a tensor that a name holds is not freed while the
-        layers run.
+        The embeddings are those of the padded batch, so that hooks and wrappers see its shape. They are computed where
+        they are passed on, since a tensor that a name holds is not freed while the layers run.
         """
         run = self._layers if self.graphs is None else self._by_graph
-        positions, spare = batch.packed_positions(), batch.spare
-        last = run(batch.packed(self._embedded(batch)), positions, batch.mask, spare, options)
+        asked = {"own_positions": batch.own_positions, "unmasked": batch.unmasked}
+        positions = batch.packed(batch.tensors[2])
+        last = run(batch.packed(self.embeddings(*batch.tensors, **asked)), positions, batch.mask, options)
         return BaseModelOutput(last_hidden_state=last)
 
-    def _embedded(self, batch: Inputs) -> Tensor:
-        """Computes the embeddings of the padded batch, so that hooks and wrappers see its shape."""
-        return self.embeddings(*batch.tensors, own_positions=batch.own_positions, unmasked=batch.unmasked)
-
-    def _layers(
-        self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, spare: int, options: dict[str, Any]
-    ) -> Tensor:
-        """Runs the stack and the last LayerNorm.
-
-        Args:
-            hidden: (batch, time, D).
-            position_ids: int64 (batch or 1, time).
-            mask: The batch's padding, or the sequences of a packed row.
-            spare: How many of these sequences are no text.
-            options: Arguments of the layers.
-        """
-        sequences = (hidden.shape[0] if mask.packing is None else len(mask.packing.lengths)) - spare
+    def _layers(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, options: dict[str, Any]) -> Tensor:
+        """Runs the stack and the last LayerNorm on vectors (batch, time, D); `options` are for the layers."""
+        sequences = hidden.shape[0] if mask.packing is None else mask.packing.texts
         attention: dict[str, Any] = {"rotary": None if self.rotary is None else self.rotary(position_ids, hidden.dtype)}
         asked = {"training": self.training, "output_attentions": options["output_attentions"]}
         attention["fused"] = can_fuse(self.config, hidden, sequences, **asked)
@@ -216,20 +220,13 @@ class MaBertModel(MaBertPreTrainedModel):
             hidden = layer(hidden, mask, **attention, **options)
         return mask.after_stack(self.norm(hidden))
 
-    def _by_graph(
-        self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, spare: int, options: dict[str, Any]
-    ) -> Tensor:
+    def _by_graph(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, options: dict[str, Any]) -> Tensor:
         """Does the same by a CUDA graph where there is one that serves."""
         assert self.graphs is not None
-        lengths = hidden.shape[1:2] * hidden.shape[0] if mask.packing is None else mask.packing.lengths
-        last = None
         if mask.valid is None and serves(self, hidden, options):
+            lengths = hidden.shape[1:2] * hidden.shape[0] if mask.packing is None else mask.packing.lengths
             row = position_ids.expand(hidden.shape[:2]).reshape(1, -1)
             last = self.graphs(hidden.reshape(1, -1, hidden.shape[2]), row, tuple(lengths))
-        if last is None:
-            return self._layers(hidden, position_ids, mask, spare, options)
-        return last.view(*hidden.shape[:2], -1)
-
-    def _row(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask) -> Tensor:
-        """Runs the layers on the row of a CUDA graph."""
-        return self._layers(hidden, position_ids, mask, 0, {"output_attentions": False})
+            if last is not None:
+                return last.view(*hidden.shape[:2], -1)
+        return self._layers(hidden, position_ids, mask, options)

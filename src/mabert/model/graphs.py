@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -64,15 +64,8 @@ class Shape(NamedTuple):
 
 
 class Captured:
-    """A function captured as a CUDA graph.
-
-    Args:
-        function: What to capture: reads and writes tensors that stay where they are.
-        place: Where it is captured; default, a place of its own.
-
-    Raises:
-        RuntimeError: It cannot be captured.
-    """
+    """A function captured as a CUDA graph; it reads and writes tensors that stay where they are. Without a `place` to
+    share it gets its own. Raises RuntimeError if it cannot be captured."""
 
     def __init__(self, function: Callable[[], None], place: "Place | None" = None) -> None:
         pool, stream = place or Place.new()
@@ -111,11 +104,8 @@ class Place(NamedTuple):
 class Graphs:
     """The graphs of one model's layers, captured as shapes come up. Threads take turns, all on one stream.
 
-    The weights must not change any more: graphs read what layers keep of them.
-
-    Args:
-        stack: The layers.
-        regime: The model's `padding_safe_masking`.
+    The weights must not change any more: graphs read what layers keep of them. The regime is the model's
+    `padding_safe_masking`.
     """
 
     def __init__(self, stack: Stack, regime: Masking) -> None:
@@ -128,12 +118,7 @@ class Graphs:
         self.full = False
 
     def __call__(self, hidden: Tensor, position_ids: Tensor, lengths: tuple[int, ...]) -> Tensor | None:
-        """Runs the layers by a graph.
-
-        Args:
-            hidden: (1, total, D), a packed row.
-            position_ids: int64 (1, total).
-            lengths: Tokens of each sequence.
+        """Runs the layers on a packed row, (1, total, D), of sequences of these lengths, by a graph.
 
         Returns:
             The last hidden state, (1, total, D); None for a row that is too long, or of other dtypes than the first.
@@ -146,7 +131,7 @@ class Graphs:
         offsets = torch.tensor(ends + [shape.tokens] * (shape.sequences + 1 - len(ends)), dtype=torch.int32)
         with self.lock, torch.cuda.device(hidden.device) if hidden.is_cuda else contextlib.nullcontext():
             if self.row is None:
-                self.row = Row.like(hidden, autocast)
+                self.row = Row(hidden, autocast)
             if (hidden.dtype, autocast) != (self.row.hidden.dtype, self.row.autocast):
                 return None
             self.row.fill(hidden, position_ids, shape.tokens)
@@ -160,26 +145,26 @@ class Graphs:
         if shape not in self.graphs:
             with torch.inference_mode(False):
                 read = offsets.to(row.hidden.device, non_blocking=True)
-            graph = self._captured(lambda: self._run(shape, read, row)) if self._makes_room(shape) else None
+            run = partial(self._run, shape, read, row)
+            graph = self._captured(run) if self._makes_room(shape) else None
             if graph is None:
-                return self._run(shape, read, row)
+                run()
+                return
             self.graphs[shape] = graph, read
         self.graphs.move_to_end(shape)
         graph, read = self.graphs[shape]
         read.copy_(offsets, non_blocking=True)
         graph.replay()
-        return None
 
     def _makes_room(self, shape: Shape) -> bool:
         """Makes room for a shape's graph if it came up often enough, and returns whether it did."""
         if self.full or self.seen[shape] < SEEN:
             return False
-        if len(self.graphs) < MOST_GRAPHS:
-            return True
-        oldest = next(iter(self.graphs))
-        if self.seen[shape] <= self.seen[oldest]:
-            return False
-        del self.graphs[oldest]
+        if len(self.graphs) >= MOST_GRAPHS:
+            oldest = next(iter(self.graphs))
+            if self.seen[shape] <= self.seen[oldest]:
+                return False
+            del self.graphs[oldest]
         return True
 
     def _captured(self, function: Callable[[], None]) -> Captured | None:
@@ -213,24 +198,16 @@ class Graphs:
         row.output[:, : shape.tokens].copy_(made)
 
 
-@dataclass
 class Row:
-    """Where graphs read and write, each for `LONGEST_ROW` tokens."""
+    """Where graphs read and write, each for `LONGEST_ROW` tokens: vectors like `hidden`, (1, ..., D), and positions."""
 
-    hidden: Tensor  # vectors that enter the layers, (1, tokens, D)
-    positions: Tensor  # position ids, (1, tokens)
-    autocast: torch.dtype | None  # dtype of autocast, None without
-    # the last hidden state, (1, tokens, D), in the dtype that the layers give it; None before the first
-    output: Tensor | None = None
-
-    @classmethod
-    def like(cls, hidden: Tensor, autocast: torch.dtype | None) -> "Row":
-        """Makes a row for such vectors."""
+    def __init__(self, hidden: Tensor, autocast: torch.dtype | None) -> None:
         shape, device = (1, LONGEST_ROW), hidden.device
         with torch.inference_mode(False):
-            positions = torch.zeros(shape, dtype=torch.int64, device=device)
-            inside = torch.zeros(*shape, hidden.shape[2], dtype=hidden.dtype, device=device)
-        return cls(inside, positions, autocast)
+            self.positions = torch.zeros(shape, dtype=torch.int64, device=device)
+            self.hidden = torch.zeros(*shape, hidden.shape[2], dtype=hidden.dtype, device=device)
+        self.autocast = autocast
+        self.output: Tensor | None = None  # the last hidden state, in the dtype that the layers give it
 
     def fill(self, hidden: Tensor, position_ids: Tensor, tokens: int) -> None:
         """Writes a row's inputs, and zeros up to the graph's number of tokens."""
@@ -244,9 +221,8 @@ def use_graphs(model: "MaBertModel") -> None:
     """Lets an encoder's inference run by CUDA graphs where torch's variable-length attention serves: in half precision
     on a GPU, with the package's own layers and no attention window. Its weights must not change any more."""
     config = model.config
-    windows = (config.of_layer("attention_window", layer) for layer in range(len(config.layer_pattern)))
-    if set(config.layer_pattern) <= {"M", "T"} and all(window is None for window in windows):
-        model.graphs = Graphs(model._row, config.padding_safe_masking)
+    if set(config.layer_pattern) <= {"M", "T"} and set(config.attention_window or ()) <= {None}:
+        model.graphs = Graphs(partial(model._layers, options={"output_attentions": False}), config.padding_safe_masking)
 
 
 def serves(model: "MaBertModel", hidden: Tensor, options: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """The encoder with a head for each use: mask filling, classification, tagging, question answering, multiple choice."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -111,26 +112,41 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
         return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
-def classifier_dropout(config: MaBertConfig) -> nn.Dropout:
-    """Makes the dropout of Eq. 14."""
-    rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-    return nn.Dropout(rate)
+class Classifier(MaBertPreTrainedModel):
+    """The common part of heads that score texts or tokens: dropout and one linear layer (Eq. 14)."""
+
+    def __init__(self, config: MaBertConfig, labels: int, pools: bool = True) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.mabert = MaBertModel(config)
+        self.pooler = Pooler(config) if pools else None
+        rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(rate)
+        self.classifier = nn.Linear(config.hidden_size, labels)
+        self.post_init()
+
+    def scored(self, inputs: Sequence[Tensor | None], labels: Tensor | None, kwargs: Any) -> tuple[Any, ...]:
+        """Returns the loss (None without labels), logits, hidden states and attentions; takes what `forward` does."""
+        outputs = self.mabert(*inputs, return_dict=True, **kwargs)
+        hidden, attention_mask = outputs.last_hidden_state, inputs[1]
+        if self.pooler is not None:
+            packing = read_boundaries(kwargs, hidden, attention_mask, None)
+            hidden = self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
+        logits = self.classifier(self.dropout(hidden))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
+        return loss, logits, outputs.hidden_states, outputs.attentions
 
 
-class MaBertForSequenceClassification(MaBertPreTrainedModel):
+class MaBertForSequenceClassification(Classifier):
     """A label (or a number) per text: pooling (Eqs. 11-13), dropout, one linear layer (Eq. 14)."""
 
     # Not every label type's loss counts items, so Trainer must average over accumulated batches itself.
     accepts_loss_kwargs = False
 
     def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.mabert = MaBertModel(config)
-        self.pooler = Pooler(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels)
 
     def pools_by(self) -> str:
         """Returns how `mabert.load` makes a text's vector: `mean`, `cls`, or `map` with the pooling learned here."""
@@ -155,29 +171,15 @@ class MaBertForSequenceClassification(MaBertPreTrainedModel):
         Returns:
             `loss` if labels are given, and `logits` ŷ (batch, labels); for a packed row, one row per sequence.
         """
-        outputs = self.mabert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        hidden = outputs.last_hidden_state
-        packing = read_boundaries(kwargs, hidden, attention_mask, None)
-        pooled = self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
-        logits = self.classifier(self.dropout(pooled))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
-        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return SequenceClassifierOutput(*self.scored(given, labels, kwargs))
 
 
-class MaBertForTokenClassification(MaBertPreTrainedModel):
+class MaBertForTokenClassification(Classifier):
     """A label per token: dropout and one linear layer."""
 
     def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.mabert = MaBertModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels, pools=False)
 
     @can_return_tuple
     def forward(
@@ -198,14 +200,8 @@ class MaBertForTokenClassification(MaBertPreTrainedModel):
         Returns:
             `loss` if labels are given, and `logits` (batch, time, labels).
         """
-        outputs = self.mabert(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
-        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return TokenClassifierOutput(*self.scored(given, labels, kwargs))
 
 
 class MaBertForQuestionAnswering(MaBertPreTrainedModel):
@@ -262,18 +258,13 @@ class MaBertForQuestionAnswering(MaBertPreTrainedModel):
         return QuestionAnsweringModelOutput(loss, *ends, outputs.hidden_states, outputs.attentions)
 
 
-class MaBertForMultipleChoice(MaBertPreTrainedModel):
+class MaBertForMultipleChoice(Classifier):
     """A choice among several texts, each pooled and scored by itself."""
 
     accepts_loss_kwargs = False
 
     def __init__(self, config: MaBertConfig) -> None:
-        super().__init__(config)
-        self.mabert = MaBertModel(config)
-        self.pooler = Pooler(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        super().__init__(config, 1)
 
     @can_return_tuple
     def forward(
@@ -303,28 +294,18 @@ class MaBertForMultipleChoice(MaBertPreTrainedModel):
         Raises:
             ValueError: As in the encoder, or if boundaries of a packed row are given, which cannot hold choices.
         """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         for name in BOUNDARIES:
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name} is given; choices come as a padded batch, (batch, choices, time), not packed")
-        choices = given.shape[1]
-        flat_mask = rows_of_choices(attention_mask)
-        outputs = self.mabert(
-            rows_of_choices(input_ids),
-            flat_mask,
-            rows_of_choices(token_type_ids),
-            rows_of_choices(position_ids),
-            rows_of_choices(inputs_embeds),
-            return_dict=True,
-            **kwargs,
-        )
-        hidden = outputs.last_hidden_state
-        pooled = self.pooler(hidden, tokens_of(flat_mask, hidden.device))
-        logits = self.classifier(self.dropout(pooled)).view(-1, choices)
+        rows = [None if each is None else each.flatten(0, 1) for each in inputs]
+        _, logits, *recorded = self.scored(rows, None, kwargs)
+        logits = logits.view(-1, given.shape[1])
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
-        return MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+        return MultipleChoiceModelOutput(loss, logits, *recorded)
 
 
 def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:
@@ -335,8 +316,3 @@ def at_tokens(positions: Tensor, valid: Tensor | None, end: int) -> Tensor:
         positions, unscored = positions.to(valid.device), unscored.to(valid.device)
         unscored |= ~valid.gather(1, positions.clamp(0, end - 1).unsqueeze(1)).squeeze(1)
     return positions.masked_fill(unscored, end)
-
-
-def rows_of_choices(tensor: Tensor | None) -> Any:
-    """Reshapes (batch, choices, ...) to (batch x choices, ...)."""
-    return None if tensor is None else torch.flatten(tensor, 0, 1)

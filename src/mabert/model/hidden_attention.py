@@ -26,24 +26,12 @@ def hidden_attention(
     mask: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """Returns the mean matrix of each group of channels.
+    """Returns the mean matrix of each of `heads` groups of neighbouring channels, float32 (batch, heads, time, time);
+    row t is what output t takes from each input.
 
-    It takes time x time x channel x state operations: fit for inspection, not for training.
-
-    Args:
-        u: (batch, time, channel); only its shape is used, since the matrices are what multiplies it.
-        delta: (batch, time, channel), before bias and softplus.
-        A: (channel, state).
-        B: (batch, time, state).
-        C: (batch, time, state).
-        D: (channel,).
-        heads: Groups of neighbouring channels.
-        delta_bias: (channel,).
-        mask: bool (batch, time); rows and columns of masked steps are zero.
-        reverse: Whether the scan runs from the end.
-
-    Returns:
-        float32 (batch, heads, time, time); row t is what output t takes from each input.
+    The other arguments are those of `mabert.ops.selective_scan`. Of u only the shape is used, since the matrices are
+    what multiplies it; rows and columns of masked steps are zero. It takes time x time x channel x state operations:
+    fit for inspection, not for training.
     """
     batch, time, channels = u.shape
     step = torch.nn.functional.softplus(delta.float() + delta_bias.float())

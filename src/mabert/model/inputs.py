@@ -20,43 +20,24 @@ Tensors = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 class Inputs(NamedTuple):
     """A batch that was checked, and how it runs."""
 
-    tensors: Tensors  # what the embeddings read, padded as it was given
+    tensors: tuple[Tensor | None, Tensor | None, Tensor, Tensor | None]  # what was given, and positions in any case
     own_positions: bool  # whether the encoder made the positions
     unmasked: bool  # whether the batch came without a mask and without boundaries
     mask: PaddingMask  # the padding or the sequences of what the layers run on
     unpadding: Unpadding | None  # the map to the one row that they run on; None if they run on the batch
 
-    @property
-    def spare(self) -> int:
-        """How many sequences of the row are no text."""
-        return int(self.unpadding is not None and self.unpadding.spare > 0)
-
     def packed(self, hidden: Tensor) -> Tensor:
         """Returns (batch, time, ...) as the layers run on it."""
         return hidden if self.unpadding is None else self.unpadding.flatten(hidden)
 
-    def packed_positions(self) -> Tensor:
-        """Returns the positions likewise."""
-        positions = self.tensors[2]
-        assert positions is not None
-        return self.packed(positions)
-
 
 def read_inputs(
-    config: MaBertConfig,
-    tensors: Tensors,
-    attention_mask: Tensor | None,
-    options: dict[str, Any],
-    few_totals: bool = False,
+    config: MaBertConfig, tensors: Tensors, attention_mask: Tensor | None, options: dict[str, Any], few_totals: bool
 ) -> Inputs:
     """Checks what `MaBertModel.forward` was given, which names the errors, and plans the run.
 
-    Args:
-        config: The model's configuration.
-        tensors: What was given.
-        attention_mask: The caller's mask.
-        options: The forward's further arguments; boundaries are taken out, and `output_attentions` is filled in.
-        few_totals: Whether packed rows should have few lengths, see `total_of`.
+    Of `options`, the forward's further arguments, boundaries are taken out, and `output_attentions` is filled in.
+    `few_totals` tells whether packed rows should have few lengths, see `total_of`.
     """
     *_, position_ids, _ = tensors
     given = _check_shapes(config, tensors)
@@ -80,7 +61,11 @@ def read_inputs(
         positions = mask.positions(given.shape[:2], given.device)
     if unpadding is not None:
         mask = PaddingMask(None, mask.regime, unpadding.packing)
-    _warn_of_holes(mask)
+    if mask.valid is not None and mask.regime == "exact" and not is_tracing() and _has_holes(mask.valid):
+        logger.warning_once(  # a convolution's window spans the hole
+            "a row of attention_mask has padding between tokens; masked execution is exact for left and right "
+            "padding only"
+        )
     unmasked = attention_mask is None and packing is None
     return Inputs((ids, segments, positions, embeds), position_ids is None, unmasked, mask, unpadding)
 
@@ -110,30 +95,20 @@ def _unpadding(
 ) -> Unpadding | None:
     """Plans how this batch runs as one row without its padding; None if it runs as it is.
 
+    It runs padded and masked if attention weights are asked for, which are those of the padded batch; if a graph is
+    captured, whose shapes may not depend on the mask's values; and if gradients through hidden states may be asked
+    for, because those of an unpadded run are restored copies. The last holds only where masked execution is exact.
     A batch without padding runs as one row too where `few_totals` asks for another number of tokens.
     """
     valid, shape = mask.valid, given.shape[:2]
     if few_totals and valid is None and mask.packing is None and total_of(shape.numel()) != shape.numel():
         valid = torch.ones(shape, dtype=torch.bool, device=given.device)
-    if valid is None or not _unpads(config, mask, valid, options):
+    as_it_is = config.unpad == "never" or mask.regime != "exact" or is_tracing() or options["output_attentions"]
+    if valid is None or as_it_is or not bool(valid.any()):
         return None
-    return Unpadding.of(valid, few_totals)
-
-
-def _unpads(config: MaBertConfig, mask: PaddingMask, valid: Tensor, options: dict[str, Any]) -> bool:
-    """Returns whether a batch of these tokens, bool (batch, time), runs without its padding.
-
-    It runs padded and masked if attention weights are asked for, which are those of the padded batch; if a graph is
-    captured, whose shapes may not depend on the mask's values; and if gradients through hidden states may be asked
-    for, because those of an unpadded run are restored copies. The last holds only where masked execution is exact.
-    """
-    if config.unpad == "never" or mask.regime != "exact" or is_tracing() or options["output_attentions"]:
-        return False
-    if not bool(valid.any()):
-        return False
     asked = options.get("output_hidden_states")
     recorded = torch.is_grad_enabled() and (config.output_hidden_states if asked is None else asked)
-    return not recorded or _has_holes(valid)
+    return None if recorded and not _has_holes(valid) else Unpadding.of(valid, few_totals)
 
 
 def _check_length(config: MaBertConfig, time: int, mask: PaddingMask) -> None:
@@ -157,14 +132,3 @@ def _has_holes(valid: Tensor) -> bool:
     """Returns whether any row of a mask, bool (batch, time), has padding between tokens."""
     starts = (valid[:, 1:] & ~valid[:, :-1]).sum(dim=1) + valid[:, 0]
     return bool((starts > 1).any())
-
-
-def _warn_of_holes(mask: PaddingMask) -> None:
-    """Warns once that `exact` does not cover padding between tokens, because a convolution window spans the hole."""
-    if mask.valid is None or mask.regime != "exact" or is_tracing():
-        return
-    if _has_holes(mask.valid):
-        logger.warning_once(
-            "a row of attention_mask has padding between tokens; masked execution is exact for left and right "
-            "padding only"
-        )

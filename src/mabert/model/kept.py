@@ -29,12 +29,8 @@ def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None)
     assigned `.data`), after a forward outside `torch.inference_mode`, and after `train` or `eval`, since torch does not
     count a write through `.data`. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors
     (their writes are not counted), for modules that accelerate moves, and in a process group (sharding writes
-    uncounted). Within `holding`, a CUDA graph takes what is kept; elsewhere it computes it.
-
-    Args:
-        module: The module of the weights, with one such function.
-        function: Takes the weights.
-        weights: Weights on one device; None for an absent one.
+    uncounted). Within `holding`, a CUDA graph takes what is kept; elsewhere it computes it. A module has one such
+    function; its weights lie on one device, and None stands for an absent one.
     """
     if torch.compiler.is_compiling():  # dynamo cannot capture what follows
         return function(*weights)

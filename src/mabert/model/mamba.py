@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,6 @@ DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "bidirectional
 DT_INIT_FLOOR = 1e-4
 """Smallest step size that an initial Δ bias may stand for (Mamba-1's `dt_init_floor`)."""
 
-
 SHORT = (torch.bfloat16, torch.float16)
 
 
@@ -39,14 +39,7 @@ class LocalMixing(nn.Module):
     def forward(self, u: Tensor, mask: PaddingMask) -> Tensor:
         """Mixes u (batch, time, D_m) along each of the mask's sequences; returns the same shape."""
         return depthwise_conv1d(
-            u,
-            self.weight,
-            self.bias,
-            mode=self.mode,
-            activation="silu",
-            mask=mask.inner,
-            cu_seqlens=mask.cu_seqlens,
-            reverse=self.reverse,
+            u, self.weight, self.bias, mode=self.mode, mask=mask.inner, cu_seqlens=mask.cu_seqlens, reverse=self.reverse
         )
 
 
@@ -77,7 +70,7 @@ class Recurrence(KeepsValues):
             z: Gating path (batch, time, D_m).
             mask: The batch's padding.
             reverse: Whether to scan from the end.
-            heads: See `SelectiveCore.forward`.
+            heads: Number of channel groups to report the hidden attention of; None to report none.
         """
         if self.A_log.dtype in SHORT:
             logger.warning_once(
@@ -85,14 +78,10 @@ class Recurrence(KeepsValues):
                 "modules of class Recurrence a precision of their own (docs/many-machines.md)"
             )
         u, delta, B, C = steps
-        A = kept(self, decay_rates, self.A_log)
-        inputs, bias, inner = (u, delta, A, B, C, self.D), self.delta_bias, mask.inner
-        boundaries = mask.cu_seqlens
-        gated = selective_scan(*inputs, z, delta_bias=bias, mask=inner, cu_seqlens=boundaries, reverse=reverse)
-        attention = None
-        if heads is not None:
-            attention = hidden_attention(*inputs, heads=heads, delta_bias=bias, mask=inner, reverse=reverse)
-        return gated, attention
+        inputs = (u, delta, kept(self, decay_rates, self.A_log), B, C, self.D)
+        how: dict[str, Any] = {"delta_bias": self.delta_bias, "mask": mask.inner, "reverse": reverse}
+        gated = selective_scan(*inputs, z, cu_seqlens=mask.cu_seqlens, **how)
+        return gated, None if heads is None else hidden_attention(*inputs, heads=heads, **how)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Recurrence":
         kept = {name: getattr(self, name).data for name in self.FLOAT32}
@@ -151,14 +140,8 @@ class SelectiveCore(nn.Module):
     def forward(
         self, mixed: Tensor, z: Tensor, mask: PaddingMask, heads: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs Eqs. 6 to 8, one sequence per row; returns what `Recurrence.forward` does.
-
-        Args:
-            mixed: ũ (batch, time, D_m), the output of `local_mixing`.
-            z: Gating path (batch, time, D_m).
-            mask: The batch's padding.
-            heads: Number of channel groups to report the hidden attention of; None to report none.
-        """
+        """Runs Eqs. 6 to 8 on ũ (batch, time, D_m), the output of `local_mixing`; z, heads and what is returned are
+        those of `Recurrence.forward`."""
         d, B, C = self.x_proj(mixed).split(self.split, dim=-1)
         return self.recurrence((mixed, self.dt_proj(d), B, C), z, mask, reverse=self.reverse, heads=heads)
 
@@ -176,15 +159,10 @@ class MambaMixer(nn.Module):
     def forward(
         self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Runs Eqs. 4 to 9.
-
-        Args:
-            hidden: Ĥ (batch, time, D), normalised and masked.
-            mask: The batch's padding.
-            output_attentions: Whether to return the hidden attention of the scan, see `mabert.model.hidden_attention`.
+        """Runs Eqs. 4 to 9 on Ĥ (batch, time, D), normalised and masked.
 
         Returns:
-            Y (batch, time, D), and the hidden attention (batch, heads, time, time) or None.
+            Y (batch, time, D), and if asked for the scan's hidden attention, (batch, heads, time, time), else None.
         """
         u, z = self.in_proj(hidden).chunk(2, dim=-1)
         mixed = [core.get_submodule("local_mixing")(u, mask) for core in self.cores]

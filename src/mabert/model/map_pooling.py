@@ -61,8 +61,7 @@ class MapPooling(Module):
 
     def get_embedding_dimension(self) -> int:
         """Width D."""
-        width: int = self.settings["hidden_size"]
-        return width
+        return int(self.settings["hidden_size"])
 
     def get_config_dict(self) -> dict[str, Any]:
         """Returns the arguments that make such a module."""

@@ -6,7 +6,7 @@ start, so each token gets the same vector as in its sequence alone.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ class Packing:
     cu_seqlens: Tensor  # int32 (sequences + 1,), rising from 0 to the row's length
     lengths: tuple[int, ...]  # tokens of each sequence
     longest: int = -1  # Tokens of the longest sequence; default, counted here. A captured graph need not fix it.
+    spare: int = 0  # steps of the last sequence, if that is no text, see `total_of`
     _plans: "Plans" = field(default_factory=lambda: Plans(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -52,18 +53,23 @@ class Packing:
             object.__setattr__(self, "longest", max(self.lengths, default=0))
 
     @classmethod
-    def of_lengths(cls, lengths: Tensor) -> "Packing":
+    def of_lengths(cls, lengths: Tensor, spare: int = 0) -> "Packing":
         """Packs sequences of these lengths, int64 (sequences,), in this order."""
         # No inference tensor: operators cannot see whether one has been written to, and would check it in each layer.
         with torch.inference_mode(False):
             ends = lengths.clone().cumsum(dim=0)
-            return cls(torch.cat((ends.new_zeros(1), ends)).to(torch.int32), tuple(lengths.tolist()))
+            return cls(torch.cat((ends.new_zeros(1), ends)).to(torch.int32), tuple(lengths.tolist()), spare=spare)
+
+    @property
+    def texts(self) -> int:
+        """Number of sequences that are texts."""
+        return len(self.lengths) - (self.spare > 0)
 
     def to(self, device: torch.device | str, **options: Any) -> "Packing":
         """Returns the packing on another device, or itself if it is there."""
         if self.cu_seqlens.device == torch.device(device):
             return self
-        return Packing(self.cu_seqlens.to(device, **options), self.lengths)
+        return replace(self, cu_seqlens=self.cu_seqlens.to(device, **options))
 
     def positions(self) -> Tensor:
         """Returns position ids, int64 (1, total): each token's index in its sequence."""
@@ -81,10 +87,9 @@ class Packing:
     def batches(self, spare: int | None = None) -> "Batches":
         """Plans the sequences as padded batches of similar lengths, once.
 
-        Args:
-            spare: How many extra scores (pairs of tokens) attention may compute for a sequence because it joins longer
-                ones. None joins sequences up to twice as long, so padding never exceeds the tokens, and there are at
-                most 1 + log2(longest) batches with tokens.
+        For a sequence that joins longer ones, attention may compute `spare` extra scores (pairs of tokens). None joins
+        sequences up to twice as long, so padding never exceeds the tokens, and there are at most 1 + log2(longest)
+        batches with tokens.
         """
         planned, key = self._plans.batches, (self.cu_seqlens.device, spare)
         if key not in planned:
@@ -177,31 +182,26 @@ class Unpadding:
 
     valid: Tensor  # bool (batch, time), True at tokens
     places: Tensor  # int64 (tokens,), index of each token in the flattened batch
-    packing: Packing  # the packed row, whose last sequence is no text where there are spare steps
-    spare: int = 0  # steps of the row, (total,), that hold no token, see `total_of`
+    packing: Packing  # the packed row, perhaps with spare steps
 
     @classmethod
     def of(cls, valid: Tensor, few_totals: bool = False) -> "Unpadding":
-        """Plans the map for a mask, bool (batch, time); padding may be anywhere, and rows may be empty.
-
-        Args:
-            valid: The mask.
-            few_totals: Whether the row gets spare steps up to `total_of` its tokens.
-        """
+        """Plans the map for a mask, bool (batch, time); padding may be anywhere, and rows may be empty. With
+        `few_totals` the row gets spare steps up to `total_of` its tokens."""
         places, lengths = valid.flatten().nonzero().squeeze(1), valid.sum(dim=1)
         spare = total_of(len(places)) - len(places) if few_totals else 0
         if spare:
             lengths = torch.cat((lengths, lengths.new_tensor([spare])))
-        return cls(valid, places, Packing.of_lengths(lengths), spare)
+        return cls(valid, places, Packing.of_lengths(lengths, spare))
 
     def flatten(self, padded: Tensor) -> Tensor:
         """Packs (batch or 1, time, ...) to (1, total, ...), without the values at padding. Spare steps repeat the last
         token's."""
         padded = padded.expand(*self.valid.shape, *padded.shape[2:])
         packed = padded.flatten(0, 1).index_select(0, self.places.to(padded.device)).unsqueeze(0)
-        if not self.spare:
+        if not (spare := self.packing.spare):
             return packed
-        return torch.cat((packed, packed[:, -1:].expand(-1, self.spare, *packed.shape[2:])), dim=1)
+        return torch.cat((packed, packed[:, -1:].expand(-1, spare, *packed.shape[2:])), dim=1)
 
     def restore(self, packed: Tensor) -> Tensor:
         """Unpacks (1, total, ...) to (batch, time, ...), zero at padding."""

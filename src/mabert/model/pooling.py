@@ -77,15 +77,10 @@ class Pooler(nn.Module):
         self.norm = layer_norm(config) if config.pooler_norm else None
 
     def forward(self, hidden: Tensor, valid: Tensor | None, packing: Packing | None = None) -> Tensor:
-        """Pools token vectors.
+        """Pools H (batch, time, D) to (batch, D), or a packed row (1, total, D) to (sequences, D).
 
-        Args:
-            hidden: H (batch, time, D), or (1, total, D) for a packed row.
-            valid: bool (batch, time), True at tokens; None for no padding. `attention` ignores it.
-            packing: The sequences of a packed row, pooled in batches of similar lengths; None for a padded batch.
-
-        Returns:
-            (batch, D), or (sequences, D).
+        Tokens are where `valid`, bool (batch, time), is True; None means everywhere, and `attention` ignores it. The
+        sequences of a packed row are pooled in batches of similar lengths.
         """
         if packing is None:
             return self._transform(self._pooled(hidden, None if self.kind == "attention" else valid))

@@ -1,7 +1,6 @@
 """Weights laid out once in the order that a CPU's matrix products read them, for models used for inference only."""
 
 import math
-import platform
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, TypeGuard, TypeVar
@@ -46,12 +45,8 @@ class PackedLinear(nn.Module):
     """A linear layer that holds its weight only in oneDNN's blocked layout; for inference on a CPU.
 
     torch converts a bf16 weight to that layout in every call, and sends float32 products to MKL, which is slower than
-    oneDNN on some processors. Results equal those of `nn.Linear` up to rounding.
-
-    Args:
-        linear: The layer, on a CPU.
-        dtype: Dtype of the product; default, the weight's.
-        activation: Activation that oneDNN applies to the product, see `FUSED`; default, none.
+    oneDNN on some processors. Results equal those of `nn.Linear` up to rounding. The product is in `dtype`, by default
+    the weight's, and oneDNN applies an activation to it, see `FUSED`.
     """
 
     bias: Tensor | None
@@ -68,13 +63,8 @@ class PackedLinear(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.to(self.bias_dtype))
 
     def _pack(self, weight: Tensor) -> None:
-        self.dtype = weight.dtype
+        self.dtype = self.bias_dtype = weight.dtype
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-
-    @property
-    def bias_dtype(self) -> torch.dtype:
-        """Dtype of the bias."""
-        return self.dtype
 
     @property
     def weight(self) -> Tensor:
@@ -109,21 +99,11 @@ class PackedLinear(nn.Module):
         destination[prefix + "weight"] = self.weight
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        _, _, missing_keys, _, error_msgs = others
         name, shape = prefix + "weight", (self.out_features, self.in_features)
         weight = state_dict.pop(name, None)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, *others)
         if self.bias is not None:
             self.bias = self.bias.to(self.bias_dtype)  # `assign` leaves it in the dtype that was given
         if weight is None:
@@ -158,12 +138,8 @@ class Int8Linear(PackedLinear):
     """
 
     def _pack(self, weight: Tensor) -> None:
-        self.dtype = weight.dtype
+        self.dtype, self.bias_dtype = weight.dtype, torch.float32
         self._packed = int8.Bytes.of(weight)
-
-    @property
-    def bias_dtype(self) -> torch.dtype:
-        return torch.float32
 
     @property
     def weight(self) -> Tensor:
@@ -234,8 +210,7 @@ def prepack(model: AnyModule, dtype: torch.dtype | Literal["int8"] | None = None
         for name, child in module._modules.items()
         if is_plain(child) and uses[id(child.weight)] == 1 and not hasattr(module, "base_layer")
     ]
-    short = dtype == "int8"
-    own = None if dtype == "int8" else dtype
+    short, own = dtype == "int8", None if dtype == "int8" else dtype
     if short:
         int8.check()
     for module, name in places:
@@ -269,13 +244,8 @@ def gains_by_int8(layer: nn.Linear) -> bool:
 
 
 def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str]:
-    """Removes the activation from a network whose layer will apply it; returns oneDNN's name for it.
-
-    Args:
-        module: The network.
-        name: Name of the layer.
-        places: In how many places of the model the layer is used; if more than one, it applies no activation.
-    """
+    """Removes the activation from a network whose layer `name` will apply it; returns oneDNN's name for it. A layer
+    that is used in several `places` of the model applies none."""
     layer, place = ACTIVATED.get(type(module).__name__, ("", ""))
     if layer != name or places > 1 or getattr(module, "gated", False):
         return NO_ACTIVATION
@@ -288,8 +258,7 @@ def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str
 
 def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
     """Returns whether prepacked layers run there: on x86 in float32, or in a short float that the CPU multiplies."""
-    here = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
-    if not here or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or not int8.has_onednn():
         return False
     return getattr(torch.ops.mkldnn, HALF[dtype])() if dtype in HALF else dtype == torch.float32
 

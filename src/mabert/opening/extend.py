@@ -36,4 +36,4 @@ def extend(model: Model, length: int, output: str | Path) -> int:
         tokenizer.save_pretrained(staging)
         if encoding is not None:
             encoding.save(staging)
-    return opened.longest or opened.config.max_position_embeddings
+    return opened.family.reach(opened.config)

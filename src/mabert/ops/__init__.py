@@ -97,12 +97,9 @@ def selective_scan(
     check_float("delta", delta, (batch, time, channel), "(batch, time, channel)", u.device)
     check_float("B", B, (batch, time, state), "(batch, time, state)", u.device)
     check_float("C", C, (batch, time, state), "(batch, time, state)", u.device)
-    if z is not None:
-        check_float("z", z, (batch, time, channel), "(batch, time, channel)", u.device)
-    if D is not None:
-        check_float("D", D, (channel,), "(channel,)", u.device)
-    if delta_bias is not None:
-        check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
+    check_float("z", z, (batch, time, channel), "(batch, time, channel)", u.device)
+    check_float("D", D, (channel,), "(channel,)", u.device)
+    check_float("delta_bias", delta_bias, (channel,), "(channel,)", u.device)
     floats: tuple[Any, ...] = tuple(widen(t) for t in (u, delta, A, B, C, D, z, delta_bias))
     if requested_backend() == PORTABLE:
         refuse_unless_portable(cu_seqlens)
@@ -157,8 +154,7 @@ def depthwise_conv1d(
     check_steps(u, mask, cu_seqlens)
     channel = u.shape[2]
     check_float("weight", weight, (channel, weight.shape[1]), "(channel, width)", u.device)
-    if bias is not None:
-        check_float("bias", bias, (channel,), "(channel,)", u.device)
+    check_float("bias", bias, (channel,), "(channel,)", u.device)
     if mode not in ("causal", "centered"):
         raise ValueError(f"mode must be 'causal' or 'centered', got {mode!r}")
     if activation not in ("silu", None):

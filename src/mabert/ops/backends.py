@@ -97,31 +97,21 @@ def explain(*tensors: torch.Tensor | None) -> Choice:
 
 
 def choose(name: str, *tensors: torch.Tensor | None, among: tuple[str, ...] = BACKENDS) -> Choice:
-    """Resolves a requested name (or ``auto``) for the tensors of one call of an operator; see `explain`.
-
-    Args:
-        name: The requested name.
-        *tensors: The tensor arguments of the call; None is skipped.
-        among: The backends that have the operator.
-    """
+    """Resolves a requested name (or ``auto``) for the tensors of one call of an operator that the backends ``among``
+    have; see `explain`."""
     present = [tensor for tensor in tensors if tensor is not None]
     if name == AUTO:
-        return _choose_automatically(present, among)
+        on_gpu = any(tensor.device.type == "cuda" for tensor in present)
+        name, place = ("triton", "a GPU") if on_gpu else ("cpu", "the CPU")
+        missing = _what_is_missing(name, present) if name in among else f"the operator has no kernel for {place}"
+        if missing:
+            return Choice("reference", missing, slow=True)
+        return Choice(name, f"tensors lie on {place} in float32 or bfloat16")
     if name not in among:
         raise ValueError(f"backend {name!r} was asked for, but it lacks this operator; {', '.join(among)} have it")
-    missing = _what_is_missing(name, present)
-    if missing:
+    if missing := _what_is_missing(name, present):
         raise ValueError(f"backend {name!r} was asked for, but {missing}")
     return Choice(name, "asked for by use_backend")
-
-
-def _choose_automatically(tensors: list[torch.Tensor], among: tuple[str, ...]) -> Choice:
-    on_gpu = any(tensor.device.type == "cuda" for tensor in tensors)
-    name, place = ("triton", "a GPU") if on_gpu else ("cpu", "the CPU")
-    missing = _what_is_missing(name, tensors) if name in among else f"the operator has no kernel for {place}"
-    if not missing:
-        return Choice(name, f"tensors lie on {place} in float32 or bfloat16")
-    return Choice("reference", missing, slow=True)
 
 
 def _what_is_missing(name: str, tensors: list[torch.Tensor]) -> str:
@@ -155,18 +145,16 @@ def interprets_triton() -> bool:
 AMX_PAYS_FROM = 1024
 """Tokens of a single text from which our attention beats torch's own on a processor with AMX."""
 
+_instructions = functools.cache(bf16_instructions)
+
 
 def attention_pays(tensor: torch.Tensor, sequences: int, windowed: bool = False) -> bool:
     """Tells whether `mabert.ops.softmax_attention` is faster on such a tensor here than torch's own attention.
 
     It is faster if the processor has bfloat16 products in AVX-512 but no AMX, because torch's kernel then runs at
     float32 speed. With AMX, it is faster in bfloat16 for several sequences or for one of at least `AMX_PAYS_FROM`
-    tokens (measured: `benchmarks/LOG.md`). Other cases were not measured, and the answer is no.
-
-    Args:
-        tensor: ``(batch, time, width)``; under autocast, autocast's dtype counts instead of its own.
-        sequences: Number of sequences in it, padded or packed.
-        windowed: Whether attention has a window, for which there is no AMX code.
+    tokens (measured: `benchmarks/LOG.md`). Other cases were not measured, and the answer is no; a window has no AMX
+    code. The tensor is ``(batch, time, width)``, padded or packed sequences; under autocast, autocast's dtype counts.
     """
     if _what_is_missing("cpu", [tensor]) or requested_backend() not in (AUTO, "cpu"):
         return False
@@ -181,9 +169,6 @@ def attention_pays(tensor: torch.Tensor, sequences: int, windowed: bool = False)
     from mabert.ops.cpu.amx import may_use_amx
 
     return may_use_amx()
-
-
-_instructions = functools.cache(bf16_instructions)
 
 
 @functools.cache

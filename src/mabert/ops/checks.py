@@ -12,8 +12,10 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def check_float(name: str, tensor: Tensor, shape: tuple[int, ...], what: str, device: torch.device) -> None:
-    """Requires a floating tensor of one shape on one device; ``what`` names the dimensions in messages."""
+def check_float(name: str, tensor: Tensor | None, shape: tuple[int, ...], what: str, device: torch.device) -> None:
+    """Requires a floating tensor of one shape on one device, or none; ``what`` names the dimensions in messages."""
+    if tensor is None:
+        return
     if tensor.dtype not in DTYPES:
         raise ValueError(f"{name} must be float32, bfloat16, float16 or float64, got {tensor.dtype}")
     if tuple(tensor.shape) != shape:

@@ -45,29 +45,26 @@ class Bytes(NamedTuple):
         return self.levels * self.scales[:, None]
 
 
+def has_onednn() -> bool:
+    """Returns whether this is an x86 processor and torch has oneDNN."""
+    return platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkldnn.is_available()
+
+
 def check(device: str = "cpu") -> None:
     """Raises ValueError if there are no such products: on a GPU, a CPU without VNNI, or in a torch without oneDNN."""
     if device != "cpu":
         raise ValueError(f"int8 is for a CPU, and the model is on {device}; take bf16 or fp32")
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
-    if not (x86 and torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()):
+    if not (has_onednn() and torch.cpu._is_vnni_supported()):
         raise ValueError(
             "int8 is for a CPU with instructions for 8-bit products (VNNI), which this one has not; take fp32"
         )
 
 
 def linear(x: Tensor, weight: Bytes, bias: Tensor | None, activation: tuple[str, str], dtype: torch.dtype) -> Tensor:
-    """Computes f(x W^T + b), with x rounded to 8 bits per token.
+    """Computes f(x W^T + b) in ``dtype``, float32 or bfloat16, with x (..., in) in either rounded to 8 bits per token.
 
-    Args:
-        x: float32 or bfloat16 (..., in).
-        weight: W.
-        bias: float32 (out,), or None.
-        activation: f, see `mabert.ops.cpu.int8.ACTIVATIONS`.
-        dtype: Dtype of the result: float32 or bfloat16.
-
-    Returns:
-        (..., out); a token with a NaN or an infinity gets NaN.
+    The bias is float32 (out,), or None; for f see `mabert.ops.cpu.int8.ACTIVATIONS`. The result is (..., out); a token
+    with a NaN or an infinity gets NaN.
     """
     from mabert.ops.cpu import int8
 

@@ -5,6 +5,7 @@ its arguments; its backward and both fakes take them by position. Each op has th
 the backward, on whatever thread it runs, uses the backend of the forward.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -35,12 +36,7 @@ def _define(name: str, schema: str, fake: Callable[..., Any]) -> Callable[[Calla
     """Makes an operator of a function.
 
     `torch.library.custom_op` does the same and takes the host half as long again: it also looks for an output that is
-    an input, which `opcheck` does in the tests.
-
-    Args:
-        name: The operator's name.
-        schema: Its arguments and outputs.
-        fake: Makes empty outputs from its arguments, for a capture.
+    an input, which `opcheck` does in the tests. `fake` makes empty outputs from its arguments, for a capture.
     """
     torch.library.define(f"mabert::{name}", schema)
     torch.library.register_fake(f"mabert::{name}", fake)
@@ -58,13 +54,7 @@ def _present(*tensors: Tensor | None) -> list[Tensor]:
 
 def _kernels(name: str) -> Any:
     """Imports a backend's kernels, and with them its compiler, on first use."""
-    if name == "triton":
-        from mabert.ops import triton
-
-        return triton
-    from mabert.ops import cpu
-
-    return cpu
+    return importlib.import_module(f"mabert.ops.{name}")
 
 
 def spread(gradients: Sequence[Tensor], *inputs: Tensor | None) -> list[Tensor | None]:
@@ -78,13 +68,7 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) 
 
     Inside a custom op, autograd is off for this thread, so another thread does it: it has its own switches, and none of
     the modes that the op may be running under. It does all of it: on a GPU this thread is the one that autograd has for
-    the device, and serves no other while it waits here.
-
-    Args:
-        function: The reference.
-        grad: Gradient of its output.
-        inputs: Its arguments.
-        floats: Number of leading arguments that may have a gradient.
+    the device, and serves no other while it waits here. The first `floats` inputs may have a gradient.
     """
     stream = torch.cuda.current_stream(grad.device) if grad.is_cuda else None
 
@@ -101,23 +85,18 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) 
 
 def reference_scan(*arguments: Any) -> Tensor:
     """Calls the reference with the arguments of `scan_op`."""
-    u, delta, A, B, C, D, z, bias, mask, cu_seqlens, softplus, reverse, *_ = arguments
-    options = {"delta_softplus": softplus, "mask": mask, "cu_seqlens": cu_seqlens, "reverse": reverse}
-    return reference.selective_scan(u, delta, A, B, C, D, z, delta_bias=bias, **options)
+    return reference.selective_scan(*arguments[:12])
 
 
 def reference_conv(*arguments: Any) -> Tensor:
     """Calls the reference with the arguments of `conv_op`."""
     u, weight, bias, mask, cu_seqlens, mode, silu, reverse, *_ = arguments
-    options = {"mode": mode, "activation": "silu" if silu else None, "reverse": reverse}
-    return reference.depthwise_conv1d(u, weight, bias, mask=mask, cu_seqlens=cu_seqlens, **options)
+    return reference.depthwise_conv1d(u, weight, bias, mask, cu_seqlens, mode, "silu" if silu else None, reverse)
 
 
 def reference_attention(*arguments: Any) -> Tensor:
     """Calls the reference with the arguments of `attention_op`."""
-    query, key, value, heads, scale, mask, cu_seqlens, window, *_ = arguments
-    options = {"scale": scale, "mask": mask, "cu_seqlens": cu_seqlens, "window": window}
-    return reference.softmax_attention(query, key, value, heads, **options)
+    return reference.softmax_attention(*arguments[:8])
 
 
 def _fake_scan(*given: Any) -> tuple[Tensor, Tensor]:
@@ -141,12 +120,14 @@ def scan_op(*given: Any) -> tuple[Tensor, Tensor]:
     return reference_scan(*inputs).contiguous(), inputs[0].new_empty(0, dtype=torch.float32)
 
 
-def _fake_scan_backward(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
-    return [tensor.new_empty(tensor.shape) for tensor in _present(*given[:SCAN_FLOATS])]
+def _like(*tensors: Tensor | None) -> list[Tensor]:
+    return [tensor.new_empty(tensor.shape) for tensor in _present(*tensors)]
 
 
 @_define(
-    "selective_scan_backward", f"(Tensor grad, Tensor states, {SCAN}, str backend) -> Tensor[]", _fake_scan_backward
+    "selective_scan_backward",
+    f"(Tensor grad, Tensor states, {SCAN}, str backend) -> Tensor[]",
+    lambda grad, states, *given: _like(*given[:SCAN_FLOATS]),
 )
 def scan_backward_op(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
     """Returns the gradients of the floating inputs that are present, in the order of the arguments."""
@@ -157,11 +138,7 @@ def scan_backward_op(grad: Tensor, states: Tensor, *given: Any) -> list[Tensor]:
     return _differentiate(reference_scan, grad, inputs, SCAN_FLOATS)
 
 
-def _like_first(first: Tensor, *_: Any) -> Tensor:
-    return first.new_empty(first.shape)
-
-
-@_define("depthwise_conv1d", f"({CONV}, str backend) -> Tensor", _like_first)
+@_define("depthwise_conv1d", f"({CONV}, str backend) -> Tensor", lambda u, *_: u.new_empty(u.shape))
 def conv_op(*given: Any) -> Tensor:
     """Returns the convolution of ``u``, contiguous."""
     *inputs, backend = given
@@ -172,11 +149,11 @@ def conv_op(*given: Any) -> Tensor:
     return reference_conv(*inputs).contiguous()
 
 
-def _fake_conv_backward(grad: Tensor, *given: Any) -> list[Tensor]:
-    return [tensor.new_empty(tensor.shape) for tensor in _present(*given[:CONV_FLOATS])]
-
-
-@_define("depthwise_conv1d_backward", f"(Tensor grad, {CONV}, str backend) -> Tensor[]", _fake_conv_backward)
+@_define(
+    "depthwise_conv1d_backward",
+    f"(Tensor grad, {CONV}, str backend) -> Tensor[]",
+    lambda grad, *given: _like(*given[:CONV_FLOATS]),
+)
 def conv_backward_op(grad: Tensor, *given: Any) -> list[Tensor]:
     """Returns the gradients of ``u``, ``weight`` and, if present, ``bias``."""
     *inputs, backend = given
@@ -186,7 +163,7 @@ def conv_backward_op(grad: Tensor, *given: Any) -> list[Tensor]:
     return _differentiate(reference_conv, grad, inputs, CONV_FLOATS)
 
 
-@_define("softmax_attention", f"({ATTENTION}, str backend) -> Tensor", _like_first)
+@_define("softmax_attention", f"({ATTENTION}, str backend) -> Tensor", lambda query, *_: query.new_empty(query.shape))
 def attention_op(*given: Any) -> Tensor:
     """Returns the attention's output, contiguous. It has no gradient."""
     *inputs, backend = given

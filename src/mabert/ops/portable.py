@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan
 from torch.nn.functional import conv1d, pad, silu
 
+from mabert.ops.layout import steps_before
 from mabert.ops.reference import silence
 
 
@@ -56,12 +57,9 @@ def depthwise_conv1d(
     reverse: bool,
 ) -> Tensor:
     """Convolves by torch's convolution; see `mabert.ops.depthwise_conv1d` for the contract."""
-    width = weight.shape[1]
-    before = width - 1 if mode == "causal" else (width - 1) // 2
-    after = width - 1 - before
-    if reverse:
-        before, after, weight = after, before, weight.flip(1)
-    padded = pad(silence(u, mask).transpose(1, 2), (before, after))
+    before = steps_before(weight.shape[1], mode, reverse)
+    weight = weight.flip(1) if reverse else weight
+    padded = pad(silence(u, mask).transpose(1, 2), (before, weight.shape[1] - 1 - before))
     y = conv1d(padded, weight.unsqueeze(1), bias, groups=weight.shape[0]).transpose(1, 2)
     return silence(silu(y) if activation == "silu" else y, mask)
 

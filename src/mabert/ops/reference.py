@@ -1,13 +1,14 @@
 """The specification: the operators in plain PyTorch, as a simple loop over time (or over filter taps).
 
 Every fast backend is compared with these functions, outputs and gradients. They need no compiler, run on any device in
-float32, bfloat16 or float64, and are differentiated by autograd.
+float32, bfloat16 or float64, and are differentiated by autograd. Arguments have the order of `mabert.ops.library`.
 """
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu, softplus
 
+from mabert.ops.layout import steps_before
 from mabert.ops.sequences import spans
 
 
@@ -30,11 +31,10 @@ def selective_scan(
     C: Tensor,
     D: Tensor | None = None,
     z: Tensor | None = None,
-    *,
     delta_bias: Tensor | None = None,
-    delta_softplus: bool = True,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    delta_softplus: bool = True,
     reverse: bool = False,
 ) -> Tensor:
     """Scans step by step; see `mabert.ops.selective_scan` for the contract.
@@ -77,11 +77,10 @@ def depthwise_conv1d(
     u: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    *,
-    mode: str = "causal",
-    activation: str | None = "silu",
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
+    mode: str = "causal",
+    activation: str | None = "silu",
     reverse: bool = False,
 ) -> Tensor:
     """Convolves tap by tap; see `mabert.ops.depthwise_conv1d` for the contract."""
@@ -90,15 +89,14 @@ def depthwise_conv1d(
     rows, time, _ = u.shape
     width = weight.shape[1]
     u, weight = silence(u.to(dtype), mask), weight.to(dtype)
-    before = width - 1 if mode == "causal" else (width - 1) // 2
-    after = width - 1 - before
+    before = steps_before(width, mode, reverse=False)
 
     outputs = []
     for row, start, end in spans(cu_seqlens, rows, time):
         sequence = u[row, start:end]
         if reverse:
             sequence = sequence.flip(0)
-        padded = pad(sequence, (0, 0, before, after))
+        padded = pad(sequence, (0, 0, before, width - 1 - before))
         y = torch.zeros_like(sequence)
         for tap in range(width):
             y = y + weight[:, tap] * padded[tap : tap + end - start]
@@ -117,7 +115,6 @@ def softmax_attention(
     key: Tensor,
     value: Tensor,
     heads: int,
-    *,
     scale: float,
     mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,

@@ -8,7 +8,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 Span = tuple[int, int, int]
 
-
 _read: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -29,15 +28,9 @@ def remember(cu_seqlens: torch.Tensor, offsets: Sequence[int]) -> None:
 
 
 def spans(cu_seqlens: torch.Tensor | Sequence[int] | None, rows: int, time: int) -> list[Span]:
-    """Lists the sequences of a batch as ``(row, start, end)``, in order.
+    """Lists the sequences of a batch as half-open spans ``(row, start, end)``, in order; some may be empty.
 
-    Args:
-        cu_seqlens: ``(sequences + 1,)`` integer offsets into the one packed row, or None if each row is a sequence.
-        rows: Number of rows of the batch.
-        time: Number of steps of a row.
-
-    Returns:
-        One half-open span of steps for each sequence; spans of zero length are legal.
+    ``cu_seqlens`` are ``(sequences + 1,)`` offsets into the one packed row, None if each row is a sequence.
 
     Raises:
         ValueError: The offsets do not rise from 0 to ``time``.

@@ -262,10 +262,10 @@ def tuned_config(
 def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
     """Returns the maximum tokens of an example and sets the tokenizer's limit; ValueError above the model's limit."""
     family = family_of(config)
-    longest, limit = family.longest(config), family.limit(config, asked)
+    reach, longest = family.reach(config, asked), family.longest(config)
     if longest is not None:
         tokenizer.model_max_length = longest
-    return int(limit or config.max_position_embeddings)
+    return reach
 
 
 @torch.no_grad()

@@ -84,8 +84,7 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
         config.update(changes)
     else:
         config = family.base_config(**changes)
-    limit = family.longest(config) or config.max_position_embeddings
-    if cell.length > limit:
+    if cell.length > family.reach(config):
         for name, value in family.longer(config, cell.length).items():
             setattr(config, name, value)
     fast = class_for("encoder", config)._supports_sdpa

@@ -31,6 +31,7 @@ from mabert.ops.cpu.simd import (
     total,
 )
 from mabert.ops.cpu.team import share
+from mabert.ops.layout import readable
 
 ZERO = 128
 """The byte that stands for zero."""
@@ -129,28 +130,19 @@ def _from_bytes(call: int, *args: Any) -> None:
     share(_from_bytes_job, call, args)
 
 
-def _matrix(tensor: Tensor) -> Tensor:
-    """Returns (..., channels) as (1, rows, channels) with contiguous channels."""
-    flat = tensor.reshape(1, -1, tensor.shape[-1])
-    return flat if flat.stride(-1) == 1 else flat.contiguous()
-
-
 def _run(kernel: Kernel, tensors: np.ndarray, scales: Tensor, rows: int, channels: int, *args: int) -> None:
     each = max(1, _NUMBERS // channels)
     kernel.run(-(-rows // each), 0, each, tensors, scales.data_ptr(), rows, channels, *args)
 
 
 def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounds each row to 8 bits.
-
-    Args:
-        x: float32 or bfloat16 (..., channels), a multiple of 16.
+    """Rounds each row of x, float32 or bfloat16 (..., channels), a multiple of 16, to 8 bits.
 
     Returns:
         uint8 (rows, channels) and float32 (rows,): x is about (byte - 128) times its row's scale, which is NaN if the
         row has a NaN or an infinity.
     """
-    x = _matrix(x)
+    x = readable(x.reshape(1, -1, x.shape[-1]))
     rows, channels = x.shape[1:]
     found, scales = x.new_empty((1, rows, channels), dtype=torch.uint8), x.new_empty(rows, dtype=torch.float32)
     tensors = describe(x, None, found)
@@ -159,16 +151,10 @@ def to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_bytes(product: Tensor, scales: Tensor, bias: Tensor | None, activation: int) -> Tensor:
-    """Applies the rows' scales to a product of bytes, in place: f(product · scale + bias).
+    """Applies the rows' scales to a product of bytes, in place, and returns it: f(product · scale + bias).
 
-    Args:
-        product: float32 or bfloat16 (rows, channels), a multiple of 16.
-        scales: float32 (rows,).
-        bias: float32 (channels,), or None.
-        activation: One of `ACTIVATIONS`.
-
-    Returns:
-        The product.
+    The product is float32 or bfloat16 (rows, channels), a multiple of 16; scales (rows,) and bias (channels,) are
+    float32; f is one of `ACTIVATIONS`.
     """
     tensors = describe(product[None], bias, product[None])
     rows, channels = product.shape

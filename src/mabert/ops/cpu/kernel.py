@@ -80,12 +80,9 @@ class Kernel:
         self._ready: Callable[..., None] | None = None
 
     def run(self, jobs: int, scratch: int, *args: Any) -> None:
-        """Runs every job below ``jobs``, on as many threads as torch uses, and waits for all.
+        """Runs every job below ``jobs`` with these arguments, on as many threads as torch uses, and waits for all.
 
-        Args:
-            jobs: Number of jobs.
-            scratch: Bytes of working memory per thread.
-            *args: Arguments of every job; the memory they point to must stay alive until this returns.
+        A thread has ``scratch`` bytes of working memory. What arguments point to must stay alive until this returns.
 
         Raises:
             RuntimeError: A job failed.

@@ -200,8 +200,7 @@ def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor | N
     sequences, groups = plan_sequences(cu_seqlens, rows, time)
     du, ddelta = u.new_empty(u.shape), delta.new_empty(delta.shape)
     dz = None if z is None else z.new_empty(z.shape)
-    dB_parts = u.new_empty((stripes * rows, time, N), dtype=torch.float32)
-    dC_parts = u.new_empty((stripes * rows, time, N), dtype=torch.float32)
+    dB_parts, dC_parts = (u.new_empty((stripes * rows, time, N), dtype=torch.float32) for _ in range(2))
     parameters = u.new_empty(
         (max(len(groups) - 1, 1), padded_channels(channels) // PART, (N + 2) * PART), dtype=torch.float32
     )
@@ -212,11 +211,10 @@ def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor | N
     tensors = describe(*alive, states, du, ddelta, dz, dB_parts, dC_parts, parameters)
     _scan_backward.run(jobs, scratch, tensors, sequences, groups, rows, channels, N, delta_softplus, reverse)
     dA, dD, dbias = _unpack(sum_parts(parameters), channels, N)
-    dB = sum_parts(dB_parts.view(stripes, rows, time, N)).to(B.dtype)
-    dC = sum_parts(dC_parts.view(stripes, rows, time, N)).to(C.dtype)
+    dB, dC = (sum_parts(parts.view(stripes, rows, time, N)) for parts in (dB_parts, dC_parts))
     of_D = None if D is None else own(dD, D.dtype)
     of_bias = None if delta_bias is None else own(dbias, delta_bias.dtype)
-    return [du, ddelta, own(dA, A.dtype), dB, dC, of_D, dz, of_bias]
+    return [du, ddelta, own(dA, A.dtype), dB.to(B.dtype), dC.to(C.dtype), of_D, dz, of_bias]
 
 
 def _unpack(parameters: Tensor, channels: int, N: int) -> tuple[Tensor, Tensor, Tensor]:

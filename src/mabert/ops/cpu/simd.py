@@ -57,8 +57,6 @@ class _VectorModel(models.PrimitiveModel):
 vector = VectorType()
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _INTS = ir.VectorType(_INT32, LANES)
-
-
 _HALVES = ir.VectorType(_INT16, LANES)
 
 
@@ -95,14 +93,8 @@ _register_operator(operator.truediv, "fdiv")
 
 
 def instruction(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Makes a function of kernels from one that emits its instructions.
-
-    Args:
-        signature: Numba's types of the result and the arguments.
-
-    Returns:
-        A decorator of a function that takes LLVM's builder and the arguments' values, and returns the result's value.
-    """
+    """Makes a function of kernels, with Numba's types of result and arguments, from one that emits its instructions,
+    which takes LLVM's builder and the arguments' values, and returns the result's value."""
 
     def decorate(emit: Callable[..., Any]) -> Any:
         def generate(context: Any, builder: Any, _: Any, args: Any) -> Any:

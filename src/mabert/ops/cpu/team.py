@@ -45,12 +45,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class Call:
-    """The numbers that all threads of one call share, in memory that lives as long as this object.
-
-    Args:
-        jobs: Number of jobs.
-        scratch: Bytes of working memory per thread.
-    """
+    """The numbers that all threads of one call share, in memory that lives as long as this object: the number of jobs,
+    each thread's ``scratch`` bytes of working memory, and more."""
 
     def __init__(self, jobs: int, scratch: int) -> None:
         # All threads even for fewer jobs: otherwise OpenMP would end some and restart them for torch's next operation.

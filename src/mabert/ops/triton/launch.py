@@ -67,12 +67,7 @@ def split_steps(programs: int, time: int, resident: int, device: torch.device) -
 
     Warps of a scheduler take turns, so time is proportional to their number, but a warp alone waits for its own
     results. A split row is processed twice. All programs must be resident, or the last ones begin when others end.
-
-    Args:
-        programs: Programs if rows are whole.
-        time: Steps of a row.
-        resident: Programs that a multiprocessor holds.
-        device: The GPU.
+    ``programs`` are those of whole rows; a multiprocessor holds ``resident`` of them.
     """
     processors = _ASSUMED_PROCESSORS
     if device.type == "cuda":
@@ -88,14 +83,11 @@ def split_steps(programs: int, time: int, resident: int, device: torch.device) -
 
 
 class Numbered:
-    """The sequence of each step of a packed row, in the forms that kernels read.
-
-    Attributes:
-        numbers: int32 ``(time,)``, the number of each step's sequence, from 1 on.
-    """
+    """The sequence of each step of a packed row, in the forms that kernels read."""
 
     def __init__(self, cu_seqlens: Tensor, time: int) -> None:
         steps = torch.arange(time, dtype=torch.int32, device=cu_seqlens.device)
+        # int32 (time,), the number of each step's sequence, from 1 on
         self.numbers = torch.searchsorted(cu_seqlens.contiguous(), steps, right=True).to(torch.int32)
         self._starts: dict[bool, Tensor] = {}
 
