@@ -44,7 +44,7 @@ def load(
         FileNotFoundError: If there is no model.
         ValueError: If its family is unknown, or there is no such precision or device.
     """
-    return TextModel(path, precision, device, graphs)
+    return TextModel(path, precision=precision, device=device, graphs=graphs)
 
 
 class TextModel:
@@ -60,7 +60,12 @@ class TextModel:
     """
 
     def __init__(
-        self, path: Model, precision: str | None = None, device: str | torch.device | None = None, graphs: bool = True
+        self,
+        path: Model,
+        *,
+        precision: str | None = None,
+        device: str | torch.device | None = None,
+        graphs: bool = True,
     ) -> None:
         self.opened = open_model(path)
         self.path, self.config = self.opened.place.path, self.opened.config

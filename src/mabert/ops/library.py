@@ -5,7 +5,6 @@ its arguments; its backward and both fakes take them by position. Each op has th
 the backward, on whatever thread it runs, uses the backend of the forward.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -54,7 +53,13 @@ def _present(*tensors: Tensor | None) -> list[Tensor]:
 
 def _kernels(name: str) -> Any:
     """Imports a backend's kernels, and with them its compiler, on first use."""
-    return importlib.import_module(f"mabert.ops.{name}")
+    if name == "triton":
+        from mabert.ops import triton
+
+        return triton
+    from mabert.ops import cpu
+
+    return cpu
 
 
 def spread(gradients: Sequence[Tensor], *inputs: Tensor | None) -> list[Tensor | None]:
