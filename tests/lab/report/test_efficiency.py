@@ -10,7 +10,8 @@ from mabert_lab.report.efficiency import NAMES, ratio
 from mabert_lab.report.paper import BASELINES
 from tests.lab.report.rows import CPU, GPU, SLOW, efficiency, raw, whole
 
-TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
+BERT = ("bert", 128)
+TURNS = {BERT: 1.0, ("mabert", 128): 2.0}
 
 
 def numbers(table):
@@ -19,21 +20,16 @@ def numbers(table):
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("earlier", "later", "expected"),
     [
-        ([[raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 3.0)]], {("bert", 128): 3.0}),
-        (
-            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)]],
-            {("bert", 128): 1.0, ("bert", 512): 4.0, ("mabert", 128): 2.0},
-        ),
-        (
-            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0)]],
-            {("bert", 128): 9.0, ("albert", 128): 3.0, ("mabert", 128): 2.0},
-        ),
+        ({BERT: 1.0}, {BERT: 3.0}, {BERT: 3.0}),
+        (TURNS, {BERT: 9.0, ("bert", 512): 4.0}, {**TURNS, ("bert", 512): 4.0}),
+        (TURNS, {BERT: 9.0, ("albert", 128): 3.0}, {**TURNS, BERT: 9.0, ("albert", 128): 3.0}),
     ],
     ids=["later", "more took turns", "as many took turns, so the later"],
 )
-def test_of_two_rows_for_the_same_thing_one_stays(load, files, expected):
+def test_of_two_rows_for_the_same_thing_one_stays(load, earlier, later, expected):
+    files = ([raw("latency", *about, value) for about, value in each.items()] for each in (earlier, later))
     assert numbers(load(*files).tables[CPU]["latency"]) == expected
 
 
@@ -136,12 +132,8 @@ def test_rivals_without_a_number_are_counted_and_bound_the_mean_from_below(load)
 
 
 def test_growth_is_the_increase_within_the_spread_of_both_ends(load):
-    numbers = {"mabert": (10.0, 30.0), "bert": (10.0, 70.0)}
-    rows = [
-        raw("latency", name, at, value)
-        for name, pair in numbers.items()
-        for at, value in zip((512, 4096), pair, strict=True)
-    ]
+    numbers = (("mabert", 512, 10.0), ("mabert", 4096, 30.0), ("bert", 512, 10.0), ("bert", 4096, 70.0))
+    rows = [raw("latency", *each) for each in numbers]
     found = ratio(load(rows).tables[CPU]["latency"], 4096, ["bert"], start=512)
     assert found.value == 3.0
     assert found.span == pytest.approx(((0.9 * 70 - 15) / (45 - 9), (1.5 * 70 - 9) / (0.9 * 30 - 15)))
