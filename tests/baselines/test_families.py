@@ -261,9 +261,7 @@ def test_stretching_keeps_the_ends_and_follows_a_line():
     line = torch.linspace(0, 7, 8).unsqueeze(1)
     torch.testing.assert_close(stretch(line, 29), torch.linspace(0, 7, 29).unsqueeze(1))
     table = torch.randn(8, 3)
-    longer = stretch(table, 29)
-    torch.testing.assert_close(longer[[0, -1]], table[[0, -1]])
-    torch.testing.assert_close(longer[::4], table)
+    torch.testing.assert_close(stretch(table, 29)[::4], table)
 
 
 def test_repeating_keeps_what_is_no_position_once():
