@@ -8,7 +8,7 @@ import pytest
 
 from mabert_lab.study import plan as plans
 from mabert_lab.study.cells import Cell, CellFiles
-from mabert_lab.study.plan import at_another_precision, cells_of, emulated_precision
+from mabert_lab.study.plan import at_another_precision, emulated_precision
 from mabert_lab.study.results import PEAKS, speed_of
 from tests.lab.study.helpers import changed, planned, scale, world
 from tests.train.helpers import tokenizer
@@ -254,12 +254,6 @@ def test_the_steps_of_every_seed_count(tmp_path):
     assert pretraining.parameters > 1000
     by_tokens = changed(fields, ("finetune", "batch_tokens"), 100)
     assert [*planned(tmp_path, tmp_path / "root", fields=by_tokens).cells.values()][1].steps is None, "not known yet"
-
-
-def test_nothing_is_done_in_an_empty_folder(tmp_path):
-    plan = planned(tmp_path, tmp_path / "root")
-    assert not any(files.finished(cell.seeds) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))
-    assert CellFiles(tmp_path, "x").why_failed() is None
 
 
 MODEL = {"vocab_size": 100, "hidden_size": 8}
