@@ -12,15 +12,10 @@ from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, claims, papers_tab
 from mabert_lab.report.studies import read_study
 from mabert_lab.report.whole import Found, report, verdicts_on
 from mabert_lab.study.grid import Study
+from tests.lab.report.rows import cells
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, of_all_budgets, read, row, study
 
 MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
-
-
-def cells(frame, first):
-    """The row of a table that begins with a name, without that."""
-    (found,) = [list(row[1:]) for row in frame.itertuples(index=False, name=None) if row[0] == first]
-    return found
 
 
 def told(study):

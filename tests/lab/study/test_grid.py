@@ -8,26 +8,10 @@ from mabert_lab import cli
 from mabert_lab.cli.study import GRIDS
 from mabert_lab.report import paper
 from mabert_lab.report.studies import QUESTIONS
-from mabert_lab.study.grid import (
-    SCALES,
-    STUDIES,
-    Arm,
-    Scale,
-    Study,
-    check_reach,
-    find,
-    label_of,
-    load_scale,
-    load_study,
-)
+from mabert_lab.study import grid
+from mabert_lab.study.grid import SCALES, STUDIES, Arm, Scale, Study, check_reach, load_scale, load_study
 from mabert_lab.study.tasks import IN_PAPER, ROWS, TITLES, StudyTask
 from tests.lab.study.helpers import pairs, scale, study, world
-
-
-@pytest.mark.parametrize("name", ["pattern", "components", "pooling", "baselines"])
-def test_a_packaged_study_has_every_row_of_its_table(name):
-    rows = [arm.paper for arm in load_study(name).arms.values() if arm.paper is not None]
-    assert sorted(rows) == sorted(paper.TABLES["glue_100" if name == "baselines" else name].mean.index)
 
 
 def test_the_arms_differ_in_what_their_rows_say():
@@ -107,12 +91,12 @@ def test_a_field_of_a_task_that_has_none_yet_can_be_set():
 
 
 def test_a_file_of_ones_own_is_never_called_as_one_of_the_packages(tmp_path):
-    assert label_of("pattern") == "pattern"
+    assert grid.label_of("pattern") == "pattern"
     names = set()
     for reference in ("one", "other"):
         for words in ("title: A\n", "title: B\nnote: of some use\nlearnt_below: 6\n"):
             (tmp_path / "pattern.yaml").write_text(f"{words}reference: {reference}\n")
-            names.add(label_of(tmp_path / "pattern.yaml"))
+            names.add(grid.label_of(tmp_path / "pattern.yaml"))
     assert len(names | {"pattern"}) == 3, "what changes no run changes no name"
     assert all(name.startswith("pattern-") for name in names)
 
@@ -205,7 +189,7 @@ def test_a_study_that_cannot_be_is_refused(fields, message):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_packaged_study_stands_beside_the_paper_as_a_copy_of_it_does(tmp_path, name):
-    (tmp_path / "copy.yaml").write_text(find(name, "studies", STUDIES).read_text())
+    (tmp_path / "copy.yaml").write_text(grid.find(name, "studies", STUDIES).read_text())
     assert load_study(tmp_path / "copy.yaml") == load_study(name)
     assert QUESTIONS[load_study(name).label] == name
 
