@@ -51,18 +51,21 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
+def said(capsys, *arguments):
+    """What a command that must end well says."""
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    return out
+
+
 def test_predict_and_fill_mask_read_standard_input(capsys, monkeypatch, masked_lm, classifier):  # noqa: F811
     def typed(text):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
     typed("the bird\n")
-    code, out, _ = run(capsys, "predict", classifier)
-    assert code == 0
-    assert json.loads(out)["label"] in "abc"
+    assert json.loads(said(capsys, "predict", classifier))["label"] in "abc"
     typed("the [MASK]\n")
-    code, out, _ = run(capsys, "fill-mask", masked_lm, "--top", 2)
-    assert code == 0
-    assert len(json.loads(out)["masks"][0]) == 2
+    assert len(json.loads(said(capsys, "fill-mask", masked_lm, "--top", 2))["masks"][0]) == 2
     typed("")
     code, _, err = run(capsys, "predict", classifier)
     assert (code, err.strip()) == (2, "mabert: standard input is empty; one text a line is needed")
@@ -72,14 +75,13 @@ def test_predict_reads_pairs(capsys, monkeypatch, classifier, tmp_path):  # noqa
     row = json.dumps({"premise": "the bird sings", "hypothesis": "a bird"})
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(row.encode())))
     columns = ("--text-column", "premise", "--pair-column", "hypothesis")
-    code, out, _ = run(capsys, "predict", classifier, "--jsonl", *columns)
-    assert code == 0
+    out = said(capsys, "predict", classifier, "--jsonl", *columns)
     answer = json.loads(out)
     assert (answer["text"], answer["pair"]) == ("the bird sings", "a bird")
     (tmp_path / "pairs.jsonl").write_text(row, encoding="utf-8")
-    assert run(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns)[1] == out
-    code, out, _ = run(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns[:2])
-    assert json.loads(out)["probability"] != answer["probability"]
+    assert said(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns) == out
+    alone = json.loads(said(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns[:2]))
+    assert alone["probability"] != answer["probability"]
 
 
 def test_piped_jsonl_and_columns_of_plain_lines_are_not_taken_for_texts(capsys, monkeypatch, masked_lm, tmp_path):  # noqa: F811
@@ -111,8 +113,7 @@ def test_answers_appear_window_by_window_and_a_file_is_there_when_all_are(capsys
     for name in ("out.npy", "out.jsonl"):
         assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / name)[0] == 2
         assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
-    code, out, _ = run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy", "--truncate")
-    assert code == 0
+    out = said(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy", "--truncate")
     assert out.startswith(f"{tmp_path / 'out.npy'}: ")
     assert np.load(tmp_path / "out.npy").shape == (4, 8)
 
@@ -148,8 +149,7 @@ def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):
     rows["deep"] = [[{"a": math.inf, "b": [1.5, -math.inf]}], []]
     pq.write_table(pa.table(rows), tmp_path / "in.parquet")
     kept = ("id", "when", "score_of", "deep")
-    code, out, _ = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", *kept)
-    assert code == 0
+    out = said(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", *kept)
     first, second = map(json.loads, out.splitlines())
     assert [first[name] for name in ("id", "when", "score_of", "text")] == [7, "2026-11-25", None, "the bird"]
     assert [second[name] for name in ("id", "when", "score_of", "text")] == [8, None, 0.5, "a house"]
@@ -193,8 +193,7 @@ def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch, tmp
 
 
 def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
-    code, out, _ = run(capsys, "info", masked_lm)
-    assert code == 0
+    out = said(capsys, "info", masked_lm)
     assert "2 layers MT" in out
     assert "Mamba cores" in out
 
@@ -297,8 +296,7 @@ def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
     environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "device": "two", "threads": 2}
     content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment}
     (tmp_path / "a.json").write_text(json.dumps({**content, "rows": whole(CPU) + whole(GPU)}))
-    code, _, _ = run(capsys, "bench", "report", tmp_path / "a.json", "-o", tmp_path / "out")
-    assert code == 0
+    said(capsys, "bench", "report", tmp_path / "a.json", "-o", tmp_path / "out")
     conditions = ("paper-float32-cpu", "best-bfloat16-cuda")
     figures = {f"efficiency-{name}{of}.svg" for name in conditions for of in ("", "-speed")}
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"efficiency.md", *figures}
@@ -310,9 +308,8 @@ def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
 
 
 def test_a_model_is_lengthened(capsys, masked_lm, tmp_path):  # noqa: F811
-    code, out, _ = run(capsys, "extend", masked_lm, "--length", 60, "-o", tmp_path / "longer")
-    assert code == 0
-    assert "60 tokens instead of 24" in out
+    told = said(capsys, "extend", masked_lm, "--length", 60, "-o", tmp_path / "longer")
+    assert "60 tokens instead of 24" in told
     assert json.loads((tmp_path / "longer/config.json").read_text())["max_position_embeddings"] == 60
 
 

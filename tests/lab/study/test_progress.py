@@ -64,6 +64,7 @@ def test_a_dry_run_on_the_command_line_lists_the_cells_says_which_are_done_and_b
     assert "mabert: pretrain.training.precision: bf16, for which this machine has no" in capsys.readouterr().err
     first = next(iter(plan.cells.values()))
     files = CellFiles(tmp_path / "root", first.name)
+    assert files.why_failed() is None
     files.run.mkdir(parents=True)
     (files.run / "result.json").write_text("{}")
     assert cli.main(arguments) == 0
