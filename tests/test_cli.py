@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -50,18 +51,21 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
+def said(capsys, *arguments):
+    """What a command that must end well says."""
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    return out
+
+
 def test_predict_and_fill_mask_read_standard_input(capsys, monkeypatch, masked_lm, classifier):  # noqa: F811
     def typed(text):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
     typed("the bird\n")
-    code, out, _ = run(capsys, "predict", classifier)
-    assert code == 0
-    assert json.loads(out)["label"] in "abc"
+    assert json.loads(said(capsys, "predict", classifier))["label"] in "abc"
     typed("the [MASK]\n")
-    code, out, _ = run(capsys, "fill-mask", masked_lm, "--top", 2)
-    assert code == 0
-    assert len(json.loads(out)["masks"][0]) == 2
+    assert len(json.loads(said(capsys, "fill-mask", masked_lm, "--top", 2))["masks"][0]) == 2
     typed("")
     code, _, err = run(capsys, "predict", classifier)
     assert (code, err.strip()) == (2, "mabert: standard input is empty; one text a line is needed")
@@ -71,14 +75,13 @@ def test_predict_reads_pairs(capsys, monkeypatch, classifier, tmp_path):  # noqa
     row = json.dumps({"premise": "the bird sings", "hypothesis": "a bird"})
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(row.encode())))
     columns = ("--text-column", "premise", "--pair-column", "hypothesis")
-    code, out, _ = run(capsys, "predict", classifier, "--jsonl", *columns)
-    assert code == 0
+    out = said(capsys, "predict", classifier, "--jsonl", *columns)
     answer = json.loads(out)
     assert (answer["text"], answer["pair"]) == ("the bird sings", "a bird")
     (tmp_path / "pairs.jsonl").write_text(row, encoding="utf-8")
-    assert run(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns)[1] == out
-    code, out, _ = run(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns[:2])
-    assert json.loads(out)["probability"] != answer["probability"]
+    assert said(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns) == out
+    alone = json.loads(said(capsys, "predict", classifier, tmp_path / "pairs.jsonl", *columns[:2]))
+    assert alone["probability"] != answer["probability"]
 
 
 def test_piped_jsonl_and_columns_of_plain_lines_are_not_taken_for_texts(capsys, monkeypatch, masked_lm, tmp_path):  # noqa: F811
@@ -87,9 +90,8 @@ def test_piped_jsonl_and_columns_of_plain_lines_are_not_taken_for_texts(capsys, 
         return run(capsys, "embed", masked_lm, *options)
 
     objects = b'\n{"text": "the bird"}\n{"text": "a river"}\n'
-    code, out, err = embedded(objects)
-    assert (code, out) == (2, "")
-    assert err == "mabert: standard input, line 2: a JSON object, where a text is read; give --jsonl\n"
+    told = "mabert: standard input, line 2: a JSON object, where a text is read; give --jsonl\n"
+    assert embedded(objects) == (2, "", told)
     assert embedded(objects, "--jsonl")[1].count("vector") == 2
     assert embedded(b'a river\n{"text": "the bird"}\n')[1].count("vector") == 2, "braces are allowed in texts"
     code, out, err = embedded(b"body\nthe bird\n", "--text-column", "body")
@@ -111,8 +113,7 @@ def test_answers_appear_window_by_window_and_a_file_is_there_when_all_are(capsys
     for name in ("out.npy", "out.jsonl"):
         assert run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / name)[0] == 2
         assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
-    code, out, _ = run(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy", "--truncate")
-    assert code == 0
+    out = said(capsys, "embed", masked_lm, tmp_path / "in.txt", "-o", tmp_path / "out.npy", "--truncate")
     assert out.startswith(f"{tmp_path / 'out.npy'}: ")
     assert np.load(tmp_path / "out.npy").shape == (4, 8)
 
@@ -148,8 +149,7 @@ def test_predict_keeps_columns_that_are_asked_for(capsys, classifier, tmp_path):
     rows["deep"] = [[{"a": math.inf, "b": [1.5, -math.inf]}], []]
     pq.write_table(pa.table(rows), tmp_path / "in.parquet")
     kept = ("id", "when", "score_of", "deep")
-    code, out, _ = run(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", *kept)
-    assert code == 0
+    out = said(capsys, "predict", classifier, tmp_path / "in.parquet", "--keep", *kept)
     first, second = map(json.loads, out.splitlines())
     assert [first[name] for name in ("id", "when", "score_of", "text")] == [7, "2026-11-25", None, "the bird"]
     assert [second[name] for name in ("id", "when", "score_of", "text")] == [8, None, 0.5, "a house"]
@@ -175,12 +175,9 @@ def test_a_recipe_may_be_a_pipe_and_what_is_read_twice_is_told_apart(capsys, tmp
     code, _, err = run(capsys, "pretrain", tmp_path / "pipe", "-o", tmp_path / "run")
     writer.join()
     assert (code, err) == (2, "mabert: unknown field 'training.step'; did you mean 'training.steps'?\n")
+    twice = f"mabert: {tmp_path}/pipe: a pipe, which can be read once; write what comes from it to a file"
     for command in (["report", tmp_path / "pipe"], ["study", "grid", tmp_path / "pipe"]):
-        code, _, err = run(capsys, *command)
-        assert (code, err.splitlines()) == (
-            2,
-            [f"mabert: {tmp_path}/pipe: a pipe, which can be read once; write what comes from it to a file"],
-        )
+        assert refusal(capsys, command) == twice
 
 
 def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch, tmp_path):
@@ -196,45 +193,32 @@ def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch, tmp
 
 
 def test_info_names_layers_and_parameters(capsys, masked_lm):  # noqa: F811
-    code, out, _ = run(capsys, "info", masked_lm)
-    assert code == 0
+    out = said(capsys, "info", masked_lm)
     assert "2 layers MT" in out
     assert "Mamba cores" in out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (["embed", "MODEL", "none.txt", "-o", "x.csv"], "x.csv must end in .jsonl or .npy"),
-        (["embed", "MODEL", "none.txt", "-o", "no/where.npy"], "no folder no to write where.npy in"),
-        (["predict", "MODEL", "--batch-tokens", "-1"], "--batch-tokens is -1; it must be at least 1"),
-        (["predict", "MODEL", "--keep", "id", __file__], "which is a file; give the file of texts before --keep"),
-        (["predict", "MODEL", "--pair-column", "b"], "standard input: lines of plain text hold no pairs"),
-        (
-            ["pretrain", "mini", "-o", "run", "--budget", "0%"],
-            "--budget is '0%'; it must be above 0% and at most 100%",
-        ),
-        (["finetune", "MODEL", "-o", "run"], "name either a GLUE task (--task) or a file of your own (--train)"),
-        (["finetune", "MODEL", "-o", "run", "--task", "cola", "--data", "nowhere"], "nowhere"),
-        (
-            ["finetune", "MODEL", "-o", "run", "--task", "cola", "--text-column", "sentence"],
-            "--text-column goes with --train, not with --task",
-        ),
-        (
-            ["finetune", "MODEL", "-o", "run", "--task", "cola", "--regression"],
-            "--regression goes with --train, not with --task",
-        ),
-        (
-            ["finetune", "MODEL", "-o", "run", "--train", "none.csv", "--data", "glue"],
-            "--data goes with --task, not with --train",
-        ),
-        (["study", "pooling", "-o", "run", "finetune.epoch=3"], "did you mean 'finetune.epochs'?"),
+        ("embed MODEL none.txt -o x.csv", "x.csv must end in .jsonl or .npy"),
+        ("embed MODEL none.txt -o no/where.npy", "no folder no to write where.npy in"),
+        ("predict MODEL --batch-tokens -1", "--batch-tokens is -1; it must be at least 1"),
+        (f"predict MODEL --keep id {__file__}", "which is a file; give the file of texts before --keep"),
+        ("predict MODEL --pair-column b", "standard input: lines of plain text hold no pairs"),
+        ("pretrain mini -o run --budget 0%", "--budget is '0%'; it must be above 0% and at most 100%"),
+        ("finetune MODEL -o run", "name either a GLUE task (--task) or a file of your own (--train)"),
+        ("finetune MODEL -o run --task cola --data nowhere", "nowhere"),
+        ("finetune MODEL -o run --task cola --text-column a", "--text-column goes with --train, not with --task"),
+        ("finetune MODEL -o run --task cola --regression", "--regression goes with --train, not with --task"),
+        ("finetune MODEL -o run --train none.csv --data glue", "--data goes with --task, not with --train"),
+        ("study pooling -o run finetune.epoch=3", "did you mean 'finetune.epochs'?"),
     ],
 )
-def test_bad_input_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, arguments, message):  # noqa: F811
+def test_bad_input_gets_one_line(capsys, monkeypatch, masked_lm, tmp_path, command, message):  # noqa: F811
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a text\n")))
-    told = refusal(capsys, [masked_lm if word == "MODEL" else word for word in arguments])
+    told = refusal(capsys, [masked_lm if word == "MODEL" else word for word in command.split()])
     assert told.startswith("mabert: ")
     assert message in told
     assert not (tmp_path / "run").exists()
@@ -256,13 +240,6 @@ def test_a_run_that_goes_on_has_its_own_recipe_and_a_budget_stands_for_the_whole
 def test_debug_shows_the_traceback(masked_lm):  # noqa: F811
     with pytest.raises(FileNotFoundError):
         main(["embed", "nowhere", "--debug"])
-
-
-@pytest.mark.parametrize("words_", [["embed"], ["fly"], ["embed", "m", "--wings"], ["finetune", "m", "-o", "x", "a=b"]])
-def test_what_argparse_refuses(words_):
-    with pytest.raises(SystemExit) as stop:
-        main(words_)
-    assert stop.value.code == 2
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5-6", [0, 2, 5, 6])])
@@ -319,15 +296,10 @@ def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
     environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "device": "two", "threads": 2}
     content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment}
     (tmp_path / "a.json").write_text(json.dumps({**content, "rows": whole(CPU) + whole(GPU)}))
-    code, _, _ = run(capsys, "bench", "report", tmp_path / "a.json", "-o", tmp_path / "out")
-    assert code == 0
-    names = {file.name for file in (tmp_path / "out").iterdir()}
-    figures = {
-        f"{name}{of}.svg"
-        for name in ("efficiency-paper-float32-cpu", "efficiency-best-bfloat16-cuda")
-        for of in ("", "-speed")
-    }
-    assert names == {"efficiency.md", *figures}
+    said(capsys, "bench", "report", tmp_path / "a.json", "-o", tmp_path / "out")
+    conditions = ("paper-float32-cpu", "best-bfloat16-cuda")
+    figures = {f"efficiency-{name}{of}.svg" for name in conditions for of in ("", "-speed")}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"efficiency.md", *figures}
     assert "## The paper's settings, fp32, cpu" in (tmp_path / "out/efficiency.md").read_text()
     slow = [{**row, "status": "too slow", "limit": 9.0} for row in whole(CPU)]
     (tmp_path / "b.json").write_text(json.dumps({**content, "rows": slow}))
@@ -336,29 +308,26 @@ def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
 
 
 def test_a_model_is_lengthened(capsys, masked_lm, tmp_path):  # noqa: F811
-    code, out, _ = run(capsys, "extend", masked_lm, "--length", 60, "-o", tmp_path / "longer")
-    assert code == 0
-    assert "60 tokens instead of 24" in out
+    told = said(capsys, "extend", masked_lm, "--length", 60, "-o", tmp_path / "longer")
+    assert "60 tokens instead of 24" in told
     assert json.loads((tmp_path / "longer/config.json").read_text())["max_position_embeddings"] == 60
 
 
-def test_how_models_are_to_be_measured_reaches_the_measurement(capsys, monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(models, "run", lambda *given: asked.append(given) or {"rows": []})
-    options = ["--models", "bert", "--measure", "latency", "--lengths", "128", "--budget", "8", "--limit", "90"]
-    assert run(capsys, "bench", "models", *options, "-o", tmp_path)[0] == 0
-    ((plan, quick, output, resume),) = asked
-    assert (plan.models, plan.measures, plan.lengths, plan.device) == (["bert"], ["latency"], [(0, 128)], "cpu")
-    assert plan.protocol == replace(models.Plan().protocol, budget=8.0, limit=90.0)
-    assert (quick, output, resume) == (False, tmp_path, False)
-
-
-def test_a_batch_is_rows_and_tokens_and_a_row_of_ours_that_failed_is_an_error(capsys, monkeypatch, tmp_path):
+def test_how_models_are_to_be_measured_is_asked_and_a_row_of_ours_that_failed_is_an_error(
+    capsys, monkeypatch, tmp_path
+):
     rows = [{"model": "mabert:compiled", "status": "failed"}, {"model": "bert", "status": "failed"}]
-    asked = []
-    monkeypatch.setattr(models, "run", lambda plan, *_: asked.append(plan.lengths) or {"rows": rows})
-    code, _, told = run(capsys, "bench", "models", "--lengths", "32x512", "64", "-o", tmp_path)
-    assert asked == [[(32, 512), (0, 64)]]
+    measure = Mock(return_value={"rows": rows[1:]})
+    monkeypatch.setattr(models, "run", measure)
+    line = "bench models --models bert --measure latency --lengths 32x512 64 --budget 8 --limit 90"
+    assert run(capsys, *line.split(), "-o", tmp_path)[0] == 0
+    plan, *others = measure.call_args.args
+    assert others == [False, tmp_path, False]
+    assert (plan.models, plan.measures, plan.device) == (["bert"], ["latency"], "cpu")
+    assert plan.lengths == [(32, 512), (0, 64)], "rows and tokens"
+    assert plan.protocol == replace(models.Plan().protocol, budget=8.0, limit=90.0)
+    measure.return_value = {"rows": rows}
+    code, _, told = run(capsys, *line.split(), "-o", tmp_path)
     assert (code, told) == (2, "mabert: 1 rows of MaBERT failed; with --resume the same command tries them again\n")
 
 
@@ -378,17 +347,21 @@ def test_options_may_stand_before_the_texts():
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (["embed", "m", "t.txt", "--trucnate"], "mabert embed: unrecognized arguments: --trucnate (did you mean --tru"),
-        (["embed", "m", "t.txt", "--zzz"], "mabert embed: unrecognized arguments: --zzz; see mabert embed --help"),
-        (["finetune", "m", "-o", "x", "--seeds", "0", "1"], "1 (write several seeds as one word, 0-4 or 0,2,7)"),
-        (["finetune", "m", "-o", "x", "--seeds", "4-0"], "the range '4-0' runs backwards"),
+        ("embed", "the following arguments are required: model"),
+        ("fly", "invalid choice: 'fly'"),
+        ("embed m t.txt --trucnate", "mabert embed: unrecognized arguments: --trucnate (did you mean --tru"),
+        ("embed m t.txt --zzz", "mabert embed: unrecognized arguments: --zzz; see mabert embed --help"),
+        ("finetune m -o x a=b", "unrecognized arguments: a=b"),
+        ("finetune m -o x --seeds 0 1", "1 (write several seeds as one word, 0-4 or 0,2,7)"),
+        ("finetune m -o x --seeds 4-0", "the range '4-0' runs backwards"),
         *(
-            (["bench", "models", "--lengths", size], "must be tokens, 512, or rows and tokens, 32x512")
+            (f"bench models --lengths {size}", "must be tokens, 512, or rows and tokens, 32x512")
             for size in ("32x", "x512", "0x512", "32x0", "32x512x2", "3.5", "٣", "1x99999999")
         ),
     ],
 )
 def test_what_the_parser_refuses_says_what_is_meant(capsys, line, told):
-    with pytest.raises(SystemExit):
-        main(line)
+    with pytest.raises(SystemExit) as stop:
+        main(line.split())
+    assert stop.value.code == 2
     assert told in capsys.readouterr().err

@@ -57,13 +57,16 @@ def test_every_link_to_a_file_leads_somewhere(page):
         file = page.parent / name if name else page
         if ":" in name:
             continue
-        there = file.exists() and (
-            not place
-            or file.suffix != ".md"
-            or place in map(anchor, re.findall(r"^#+ (.*)", file.read_text(encoding="utf-8"), re.M))
-        )
+        there = file.exists()
+        if there and place and file.suffix == ".md":
+            there = place in map(anchor, re.findall(r"^#+ (.*)", file.read_text(encoding="utf-8"), re.M))
         lost += [] if there else [target]
     assert lost == []
+
+
+def programs(page):
+    """The blocks of Python of a page."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
 def whole_lines(block):
@@ -137,9 +140,8 @@ def said_by(file):
                 yield f"`{line}`"
     elif file.suffix == ".py":
         with tokenize.open(file) as lines:
-            yield from (
-                each.string for each in tokenize.generate_tokens(lines.readline) if each.type == tokenize.COMMENT
-            )
+            parts = list(tokenize.generate_tokens(lines.readline))
+        yield from (part.string for part in parts if part.type == tokenize.COMMENT)
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
@@ -158,9 +160,8 @@ OF_THE_PRESENT = [
 
 
 def test_commands_options_and_targets_that_messages_and_pages_name_are_there():
-    files = [
-        file for file in OF_THE_PRESENT if re.search("mabert [a-z]|--[a-z]|`make ", file.read_text(encoding="utf-8"))
-    ]
+    naming = re.compile("mabert [a-z]|--[a-z]|`make ")
+    files = [file for file in OF_THE_PRESENT if naming.search(file.read_text(encoding="utf-8"))]
     assert [f"{file}: {lost}" for file in files for text in said_by(file) for lost in not_there(text)] == []
 
 
@@ -201,9 +202,7 @@ def test_the_commands_of_the_guides_can_be_typed_one_after_the_other():
 
 @pytest.mark.slow
 def test_a_page_can_be_made_of_all_results(tmp_path):
-    page, text, *_ = write_report(find([RESULTS]), tmp_path / "report.html")
-    assert page.is_file()
-    assert text.is_file()
+    assert all(file.is_file() for file in write_report(find([RESULTS]), tmp_path / "report.html")[:2])
 
 
 def test_the_figures_of_the_page_are_there():
@@ -218,7 +217,7 @@ def test_the_guide_to_search_finds_what_was_asked_for(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     texts = ["Bread needs flour.", "The visa office opens at nine.", "Our train leaves from platform two."]
     Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", (DOCS / "search.md").read_text(encoding="utf-8"), re.DOTALL)
+    (program,) = programs("search")
     capsys.readouterr()
     known = {}
     exec(program, known)
@@ -235,8 +234,7 @@ def test_the_guide_to_search_finds_what_was_asked_for(tmp_path, monkeypatch, cap
 
 @pytest.mark.slow
 def test_the_guide_to_long_documents_sorts_by_words_and_vectors(capsys):
-    guide = (DOCS / "long-documents.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (program,) = programs("long-documents")
     films = [f"{place} {kind} film{end}" for kind in ("fine", "dull") for place in "abcde" for end in (".", "!")]
     asked = "I saw a dull film."
     own = "texts, labels = [...], [...]  # your own"
@@ -248,11 +246,9 @@ def test_the_guide_to_long_documents_sorts_by_words_and_vectors(capsys):
 
 @pytest.mark.slow
 def test_the_smallest_example_of_the_leak(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "padding.md").read_text(encoding="utf-8"), re.DOTALL)
-    (program,) = (block for block in blocks if "print(" in block)
+    (program,) = (block for block in programs("padding") if "print(" in block)
     exec(program, {})
-    moved = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
-    none, papers, exact, unpadded = moved
+    none, papers, exact, unpadded = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
     assert none > 1e-2 > papers > 1e-5 > exact
     assert unpadded < 1e-5
 

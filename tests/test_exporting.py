@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
 import mabert
-from mabert import (
-    MaBertForMaskedLM,
-    MaBertForQuestionAnswering,
-    MaBertForSequenceClassification,
-    MaBertForTokenClassification,
-    MaBertModel,
-    exporting,
-)
+from mabert import exporting
 from mabert.cli import main
 from mabert.ops import depthwise_conv1d, explain, portable, selective_scan, use_backend
 from tests.model import helpers
@@ -26,11 +19,11 @@ from tests.model.helpers import MAKINGS
 from tests.train.helpers import of_family, tokenizer
 
 KINDS = {
-    "encoder": (MaBertModel, {"ssm_direction": "bidirectional", "max_position_embeddings": 150}),
-    "fills masks": (MaBertForMaskedLM, {"ssm_conv_mode": "centered", "ssm_direction": "backward"}),
-    "classifies": (MaBertForSequenceClassification, {"pooling": "map"}),
-    "tags": (MaBertForTokenClassification, MAKINGS["a mixture"]),
-    "answers": (MaBertForQuestionAnswering, MAKINGS["BERT's"]),
+    "encoder": (mabert.MaBertModel, {"ssm_direction": "bidirectional", "max_position_embeddings": 150}),
+    "fills masks": (mabert.MaBertForMaskedLM, {"ssm_conv_mode": "centered", "ssm_direction": "backward"}),
+    "classifies": (mabert.MaBertForSequenceClassification, {"pooling": "map"}),
+    "tags": (mabert.MaBertForTokenClassification, MAKINGS["a mixture"]),
+    "answers": (mabert.MaBertForQuestionAnswering, MAKINGS["BERT's"]),
 }
 
 
@@ -46,15 +39,20 @@ def texts(rows, time, side):
     return ids, mask.flip(1) if side == "left" else mask
 
 
+def compare(model, ids, mask, outputs):
+    """Outputs are those of the model."""
+    with torch.no_grad():
+        wanted = model(ids, mask).to_tuple()
+    for one, other in zip(wanted, outputs, strict=True):
+        assert exporting._difference(one.numpy(), other) < 1e-5
+
+
 def check(model, run, shortest=1):
     for rows, time in ((1, shortest), (2, 7), (3, 20), (2, model.config.max_position_embeddings)):
         for side in ("left", "right"):
             ids, mask = texts(rows, time, side)
-            with torch.no_grad():
-                wanted = model(ids, mask).to_tuple()
             given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-            for one, other in zip(wanted, run({name: x.numpy() for name, x in given.items()}), strict=True):
-                assert exporting._difference(one.numpy(), other) < 1e-5
+            compare(model, ids, mask, run({name: x.numpy() for name, x in given.items()}))
 
 
 @pytest.mark.slow
@@ -75,9 +73,8 @@ def test_openvino_gives_what_pytorch_gives(tmp_path):
     openvino = pytest.importorskip("openvino")
     model = saved(tmp_path / "model", "encoder")
     assert main(["export", str(tmp_path / "model"), "--to", "openvino", "-o", str(tmp_path / "out")]) == 0
-    compiled = openvino.compile_model(
-        tmp_path / "out" / "openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.compile_model(tmp_path / "out/openvino_model.xml", "CPU", exact)
     check(model, lambda inputs: list(compiled(inputs).to_tuple()), shortest=2)  # its loops go twice or more
 
 
@@ -133,21 +130,19 @@ assert not [name for name in sys.modules if name.startswith(("mabert", "transfor
     for model, place in zip(models.values(), places, strict=True):
         program = torch.export.load(place / "model.pt2").module()
         check(model, lambda inputs, it=program: [x.numpy() for x in it(*map(torch.from_numpy, inputs.values()))], 2)
-        with torch.no_grad():
-            wanted = model(*texts(3, 12, "left")).to_tuple()
-        for one, other in zip(wanted, np.load(place / "given.npz").values(), strict=True):
-            assert exporting._difference(one.numpy(), other) < 1e-5
+        given = np.load(place / "given.npz").values()
+        compare(model, *texts(3, 12, "left"), given)
 
 
 class Operators(torch.nn.Module):
     def __init__(self, mode, reverse):
         super().__init__()
-        self.how = {"reverse": reverse}
-        self.mode = mode
+        self.mode, self.reverse = mode, reverse
 
     def forward(self, u, delta, A, B, C, D, z, bias, weight, mask):
-        mixed = depthwise_conv1d(u, weight, bias, mode=self.mode, mask=mask, **self.how)
-        return selective_scan(mixed, delta, A, B, C, D, z, delta_bias=bias, mask=mask, **self.how)
+        how = {"mask": mask, "reverse": self.reverse}
+        mixed = depthwise_conv1d(u, weight, bias, mode=self.mode, **how)
+        return selective_scan(mixed, delta, A, B, C, D, z, delta_bias=bias, **how)
 
 
 @pytest.mark.slow
@@ -172,9 +167,8 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setattr("mabert.extras.find_spec", lambda package: None if package == name else object())
     to = "openvino" if name == "openvino" else "onnx"
     assert main(["export", "minilm", "--to", to, "-o", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == (
-        f"mabert: {name} is not installed; the extra export brings it: pip install 'mabert[export]'\n"
-    )
+    told = f"mabert: {name} is not installed; the extra export brings it: pip install 'mabert[export]'\n"
+    assert capsys.readouterr().err == told
     assert not (tmp_path / "out").exists()
 
 
@@ -195,10 +189,9 @@ def test_a_difference_is_one_of_values_and_not_of_the_lowest_number():
 
 
 def test_the_portable_form_is_for_captured_graphs(tmp_path):
-    u, A = torch.randn(1, 4, 2), -torch.rand(2, 3)
+    u, A, B = torch.randn(1, 4, 2), -torch.rand(2, 3), torch.randn(1, 4, 3)
     with use_backend("portable"):
         assert str(explain(u)) == "portable: asked for by use_backend"
-        with pytest.raises(ValueError, match=r"is for graphs that torch\.export captures"):
-            selective_scan(u, u, A, torch.randn(1, 4, 3), torch.randn(1, 4, 3))
-        with pytest.raises(ValueError, match=r"is for graphs that torch\.export captures"):
-            depthwise_conv1d(u, torch.randn(2, 3))
+        for call in (lambda: selective_scan(u, u, A, B, B), lambda: depthwise_conv1d(u, A)):
+            with pytest.raises(ValueError, match=r"is for graphs that torch\.export captures"):
+                call()

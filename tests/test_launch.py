@@ -1,4 +1,5 @@
-"""The launcher: what torch reads when it is loaded is set before, unless the person says otherwise."""
+"""The launcher sets what torch reads when it is loaded, unless the person says otherwise; importing the package does
+nothing but define and register, and names that are not there are errors."""
 
 import ast
 import os
@@ -7,17 +8,17 @@ import sys
 
 import pytest
 
+import mabert
+
 USUAL = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000", "KINETO_LOG_LEVEL": "6"}
+OTHERWISE = {"OMP_WAIT_POLICY": "ACTIVE", "KINETO_LOG_LEVEL": "1"}
 
 
 @pytest.mark.parametrize(
     ("given", "seen"),
     [
         ({}, USUAL),
-        (
-            {"OMP_WAIT_POLICY": "ACTIVE", "KINETO_LOG_LEVEL": "1"},
-            {"OMP_WAIT_POLICY": "ACTIVE", "KINETO_LOG_LEVEL": "1"},
-        ),
+        (OTHERWISE, OTHERWISE),
         ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7", "KINETO_LOG_LEVEL": "6"}),
     ],
 )
@@ -85,3 +86,39 @@ def test_the_command_is_the_launcher():
 
     (command,) = entry_points(group="console_scripts", name="mabert")
     assert command.value == "mabert_launch:main"
+
+
+@pytest.mark.slow
+def test_importing_is_quiet_and_light(tmp_path):
+    program = (
+        "import sys, torch\n"
+        "from transformers import PreTrainedModel\n"
+        "theirs = set(sys.modules)\n"
+        "state, threads = torch.get_rng_state(), torch.get_num_threads()\n"
+        "import mabert\n"
+        "assert torch.equal(state, torch.get_rng_state()) and threads == torch.get_num_threads()\n"
+        "ours = set(sys.modules) - theirs\n"
+        "heavy = {'numba', 'triton', 'datasets', 'matplotlib', 'rich.progress', 'sklearn', 'mabert.infer'} & ours\n"
+        "print(sorted(heavy))\n"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
+    )
+    assert done.stdout.strip() == "[]"
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_load_opens_a_model_for_texts_and_other_names_are_no_attributes():
+    from mabert.infer.model import load
+
+    assert mabert.load is load
+    with pytest.raises(AttributeError, match="module 'mabert' has no attribute 'lode'"):
+        mabert.lode  # noqa: B018 -- the attribute is looked up
+
+
+def test_the_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    assert mabert.__version__ == version("mabert")

@@ -123,11 +123,6 @@ def wheel(tmp_path_factory):
     return file
 
 
-def pip(command, *options, python=sys.executable):
-    """pip for an environment, without an index."""
-    run(sys.executable, "-m", "pip", "--python", python, command, "-q", "--no-deps", "--no-index", *options)
-
-
 def run(*command, **options):
     """A command that must end well."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
@@ -160,7 +155,8 @@ def environment(folder, wheel, extra):
     if extra:  # what pip adds, the command, is asked for without an extra
         zipfile.ZipFile(wheel).extractall(site)
     else:
-        pip("install", "--no-compile", wheel, python=folder / "bin/python")
+        own = ("--python", folder / "bin/python")
+        run(sys.executable, "-m", "pip", *own, "install", "-q", "--no-deps", "--no-index", "--no-compile", wheel)
     return folder / "bin/python"
 
 

@@ -71,9 +71,8 @@ def test_pretraining_learns_and_says_what_it_trained(pretrained):
 
 def test_finetuning_and_predicting(pretrained, tmp_path):
     _, folder, _ = pretrained
-    recipe = FinetuneRecipe(
-        learning_rates=[2e-2], epochs=2, batch_size=16, dropout=0.0, precision="fp32", truncate=True
-    )
+    how = {"learning_rates": [2e-2], "epochs": 2, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
+    recipe = FinetuneRecipe(**how, truncate=True)
     finetune(folder, table_task("birds", ("no", "yes")), splits(), tmp_path / "run", recipe, progress=False)
     answers = mabert.load(tmp_path / "run/seed-0").predict(TEXTS, progress=False)
     assert [set(answer["probability"]) for answer in answers] == [{"no", "yes"}] * 3
@@ -107,10 +106,8 @@ def test_masks_are_filled(pretrained):
 
 def test_facts_add_up(pretrained):
     _, folder, _ = pretrained
-    about = info(folder, (8, 16))
-    assert sum(about.parts.values()) == sum(
-        tensor.numel() for tensor in load_file(folder / "model.safetensors").values()
-    )
+    about, weights = info(folder, (8, 16)), load_file(folder / "model.safetensors")
+    assert sum(about.parts.values()) == sum(weight.numel() for weight in weights.values())
     assert {"embeddings", "attention", "feed-forward", "norms", "head"} <= set(about.parts)
     assert set(about.memory) == {8, 16}
 
@@ -128,21 +125,17 @@ def test_a_longer_model_is_saved_with_its_tokenizer(pretrained, tmp_path):
         extend(folder, 300, tmp_path / "longer")
 
 
-@pytest.mark.parametrize("encoding", [Encoding(9, True, True), Encoding(None, False, False), None])
-def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path, encoding):
+def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path):
     saved_bert(tmp_path / "tuned", "classifier")
-    if encoding is not None:
-        encoding.save(tmp_path / "tuned")
-    extend(tmp_path / "tuned", 300, tmp_path / "longer")
-    assert Encoding.beside(tmp_path / "longer") == encoding
-
-
-def test_a_damaged_encoding_is_found_before_a_longer_model_is_written(tmp_path):
-    saved_bert(tmp_path / "tuned")
+    for number, encoding in enumerate((None, Encoding(9, True, True), Encoding(None, False, False))):
+        if encoding is not None:
+            encoding.save(tmp_path / "tuned")
+        extend(tmp_path / "tuned", 300, tmp_path / f"longer-{number}")
+        assert Encoding.beside(tmp_path / f"longer-{number}") == encoding
     (tmp_path / "tuned/encoding.json").write_text("{")
     with pytest.raises(ValueError, match=r"encoding\.json: not JSON"):
-        extend(tmp_path / "tuned", 300, tmp_path / "longer")
-    assert not (tmp_path / "longer").exists()
+        extend(tmp_path / "tuned", 300, tmp_path / "damaged")
+    assert not (tmp_path / "damaged").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)

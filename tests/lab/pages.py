@@ -1,4 +1,4 @@
-"""What a page would fetch."""
+"""What a page would fetch, and the cells of its tables."""
 
 import re
 
@@ -11,3 +11,8 @@ def fetched(page):
     for name in NAMESPACES:
         page = page.replace(name, "")
     return FETCHED.findall(page)
+
+
+def cells(page, kind="td"):
+    """The contents of all cells of a page's tables, or of their heads (th)."""
+    return re.findall(rf"<{kind}[^>]*>(.*?)</{kind}>", page)

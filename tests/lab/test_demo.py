@@ -11,6 +11,7 @@ import sys
 import textwrap
 from functools import reduce
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -162,25 +163,15 @@ def test_exact_masking_does_not_move_a_token_and_none_does(walk):
 
 def test_the_masks_are_measured_where_padding_is_run(walk, monkeypatch):
     """Unpadded, a model never comes to its masks."""
-    runs = []
-
-    class Noted(Unpadding):
-        @classmethod
-        def of(cls, valid, *more):
-            runs.append(valid)
-            return Unpadding.of(valid, *more)
-
-    monkeypatch.setattr("mabert.model.inputs.Unpadding", Noted)
+    unpadded = Mock(wraps=Unpadding.of)
+    monkeypatch.setattr(Unpadding, "of", unpadded)
     tour.moved_by_padding(walk[0] / "converted", "the reader moves under the road")
-    assert len(runs) == 2 * len(tour.PADDINGS)
+    assert unpadded.call_count == 2 * len(tour.PADDINGS)
 
 
 def test_an_interrupted_tour_says_what_to_do(own_text, tmp_path, monkeypatch, capsys):
     """Its trainings would be gone on with by --resume, which the tour has not."""
-
-    def stop(*_):
-        raise KeyboardInterrupt("saved checkpoint-3; go on with --resume")
-
+    stop = Mock(side_effect=KeyboardInterrupt("saved checkpoint-3; go on with --resume"))
     monkeypatch.setattr(tour, "teacher_here", stop)
     assert cli.main(["demo", "--text", str(own_text), "-o", str(tmp_path / "out")]) == 130
     told = capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 
 from mabert_lab import demo
 from mabert_lab.report.charts import line_chart
+from tests.lab.pages import cells
 
 
 def render(told):
@@ -16,6 +17,8 @@ def render(told):
 def result(stages=((128, 70), (512, 30)), documents=3):
     """Of a tour that had no teacher."""
     run = [{"loss": 0.7, "step": 4}, *({"epoch": float(n), "eval_accuracy": 0.6 + 0.1 * n} for n in (1, 2, 3))]
+    losses = [{"loss": 8.0 - step / 50, "step": step} for step in range(10, 101, 10)]
+    losses += [{"eval_loss": 7.0 - step / 50, "step": step} for step in (50, 100)]
     return {
         "source": ["own <text>.txt"],
         "characters": 2_000_000,
@@ -30,8 +33,7 @@ def result(stages=((128, 70), (512, 30)), documents=3):
             "tokens": 1_000_000,
             "parameters": 2_000_000,
             "stages": [{"length": length, "steps": steps} for length, steps in stages],
-            "history": [{"loss": 8.0 - step / 50, "step": step} for step in range(10, 101, 10)]
-            + [{"eval_loss": 7.0 - step / 50, "step": step} for step in (50, 100)],
+            "history": losses,
         },
         "fine-tuning": {name: {"accuracy": 0.9, "history": run} for name in ("pretrained", "from scratch")},
         "masks": [{"text": "a [MASK] <b>", "guesses": [{"token": "bird", "probability": 0.25}]}],
@@ -82,14 +84,9 @@ def converted(places=(1, 1, 4, 1, 2), bands=True, wanted=400_000):
     }
 
 
-def drawn(svg, name):
-    """How often a kind of element stands in a drawing."""
-    return len(re.findall(rf"<{name}\b", svg))
-
-
 def dots(svg):
     """The markers on the curves, which are drawn by `use` within the clipped area; those of the axes are not."""
-    return sum(drawn(group, "use") for group in re.findall(r"<g clip-path=.*?</g>", svg, re.S))
+    return sum(len(re.findall(r"<use\b", group)) for group in re.findall(r"<g clip-path=.*?</g>", svg, re.S))
 
 
 def test_accuracy_is_drawn_at_the_epochs_that_were_measured():
@@ -152,16 +149,13 @@ def test_an_agreement_that_was_not_measured_is_left_out(there):
     assert ("<b>0.970</b>cosine to the teacher" in page) == ("nearest neighbours found" in page) == there
 
 
-def cells(page):
-    return re.findall(r"<td[^>]*>(.*?)</td>", page)
-
-
 def test_a_time_stands_once_with_its_spread_and_a_noisy_one_says_so():
     page = render(converted())
     calm, noisy = "12 ms (11 to 17.9)", "12 ms (11 to 18.1), noisy"
     at = cells(page).index("128")
     assert [each.strip() for each in cells(page)[at : at + 8]] == ["128", calm, noisy, calm, "1,024", calm, "", ""]
     assert page.count(calm) + page.count(noisy) == page.count(" ms") == 4
+    assert set(re.findall(r'<span class="(.*?)"', page)) == {"figure whole"}, "charts fit whole on a phone"
 
 
 @pytest.mark.parametrize(("wanted", "said"), [(400_000, ""), (500_000, ", which is nearly all that the text has")])
@@ -183,7 +177,3 @@ def test_text_is_escaped_and_counted():
     assert "own &lt;text&gt;.txt: 1 document, 2.0 million characters" in page
     assert "a [MASK] &lt;b&gt;" in page
     assert "bird 25 %" in page
-
-
-def test_charts_fit_whole_on_a_phone():
-    assert set(re.findall(r'<span class="(.*?)"', render(converted()))) == {"figure whole"}

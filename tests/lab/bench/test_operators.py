@@ -2,8 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,12 +16,12 @@ class Off(torch.autograd.Function):
     """Multiplies by 1, or by 1.02 in the output or in the gradient."""
 
     @staticmethod
-    def forward(context: Any, x: torch.Tensor, where: str) -> torch.Tensor:
+    def forward(context, x, where):
         context.where = where
         return x * (1.02 if where == "output" else 1)
 
     @staticmethod
-    def backward(context: Any, grad: torch.Tensor) -> Any:
+    def backward(context, grad):
         return grad * (1.02 if context.where == "gradient" else 1), None
 
 
@@ -38,12 +36,10 @@ class Off(torch.autograd.Function):
         ("depthwise_conv1d", "gradient", 2, torch.float32),
     ],
 )
-def test_it_refuses_to_time_an_operator_that_is_wrong_in_one_way(
-    monkeypatch: pytest.MonkeyPatch, operator: str, where: str, rows: int, dtype: torch.dtype
-) -> None:
+def test_it_refuses_to_time_an_operator_that_is_wrong_in_one_way(monkeypatch, operator, where, rows, dtype):
     right = getattr(operators, operator)
 
-    def slightly_wrong(u: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
+    def slightly_wrong(u, **others):
         y = right(u, **others)
         return Off.apply(y, where) if u.dtype == dtype and len(u) == rows else y
 
@@ -53,23 +49,19 @@ def test_it_refuses_to_time_an_operator_that_is_wrong_in_one_way(
         operators.refuse_unless_correct()
 
 
-def test_a_missing_rival_is_told_before_anything_is_timed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_missing_rival_is_told_before_anything_is_timed(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "mambapy", None)
     monkeypatch.setattr(operators, "interleave", lambda *_, **__: pytest.fail("something was timed"))
     assert cli.main(["bench", "ops", "-o", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("mabert: mambapy is not installed; the extra lab brings it")
 
 
-def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(monkeypatch, tmp_path):
     """On a processor that is taken for a GPU, beside a rival whose inputs lie as mamba-ssm takes them."""
     laid_out = operators._laid_out
     seen = []
 
-    def rival(**inputs: torch.Tensor) -> torch.Tensor:
+    def rival(**inputs):
         seen.append({inputs[name].stride()[-1] for name in ("u", "delta", "B", "C", "z")})
         return operators.selective_scan(**inputs)
 
@@ -103,7 +95,7 @@ def test_the_copy_rate_counts_both_ways(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_quick_run_writes_what_it_measured_and_where(tmp_path: Path) -> None:
+def test_a_quick_run_writes_what_it_measured_and_where(tmp_path):
     result = operators.run(quick=True, output=tmp_path)
     (path,) = tmp_path.glob("*-operators.json")
     assert json.loads(path.read_text()) == result

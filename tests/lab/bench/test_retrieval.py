@@ -15,31 +15,21 @@ from mabert.infer.model import load
 from mabert_lab.bench import rankers, retrieval
 from mabert_lab.bench.rankers import WORDS as BY_WORDS
 from mabert_lab.bench.rankers import bm25, grouped, rankers_of, together
-from mabert_lab.bench.retrieval import (
-    by_common_words,
-    by_first_sentence,
-    by_late_sentence,
-    by_second_half,
-    definition_in,
-    hide,
-    measured,
-    own_search,
-    places_of,
-    searches_of,
-    timed,
-)
 from mabert_lab.cli import main
 from tests.conversion.helpers import saved_teacher
 from tests.train.helpers import WORDS
 
 NAMES = st.lists(st.sampled_from([word.strip(".") for word in WORDS]), min_size=1, max_size=12)
-ARTICLES = st.lists(st.lists(NAMES, min_size=2, max_size=6), min_size=1, max_size=4)
-READS, POSITIONS = 90, 40
+READS = 90
+OF_ARTICLES = ("first sentence", "second half", "late sentence", "other words")
 
 
 def article(sentences):
     """Sentences of words as a paragraph each."""
     return "\n".join(" ".join(words).capitalize() + "." for words in sentences)
+
+
+ARTICLES = st.lists(st.lists(NAMES, min_size=2, max_size=6).map(article), min_size=1, max_size=4)
 
 
 def prose(number, words=120, seed=0):
@@ -51,10 +41,9 @@ def prose(number, words=120, seed=0):
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     monkeypatch.setenv("MABERT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(retrieval, "ARTICLES", 4)
-    monkeypatch.setattr(retrieval, "LENGTH_IN_WORDS", (50, 200))
-    monkeypatch.setattr(retrieval, "FACTS", 3)
-    monkeypatch.setattr(retrieval, "LENGTHS", (40, 90))
+    sizes = {"ARTICLES": 4, "LENGTH_IN_WORDS": (50, 200), "FACTS": 3, "LENGTHS": (40, 90)}
+    for name, size in sizes.items():
+        monkeypatch.setattr(retrieval, name, size)
     monkeypatch.setattr(rankers, "READS", READS)
     monkeypatch.setattr(rankers, "PASSAGE", 20)
 
@@ -66,9 +55,8 @@ def teacher(tmp_path_factory):
 
 @settings(max_examples=50)
 @given(ARTICLES)
-def test_the_first_sentence_and_the_rest_are_the_article(sentences):
-    articles = [article(each) for each in sentences]
-    search = by_first_sentence(articles)
+def test_the_first_sentence_and_the_rest_are_the_article(articles):
+    search = retrieval.by_first_sentence(articles)
     for whole, query, text in zip(articles, search.queries, search.texts, strict=True):
         assert f"{query} {text}".split() == whole.split()
         assert len(query.split()) >= retrieval.QUERY or not text
@@ -76,9 +64,8 @@ def test_the_first_sentence_and_the_rest_are_the_article(sentences):
 
 @settings(max_examples=50)
 @given(ARTICLES)
-def test_the_halves_are_the_article(sentences):
-    articles = [article(each) for each in sentences]
-    search = by_second_half(articles)
+def test_the_halves_are_the_article(articles):
+    search = retrieval.by_second_half(articles)
     for whole, second, first in zip(articles, search.queries, search.texts, strict=True):
         assert f"{first} {second}".split() == whole.split()
         assert 0 <= len(second.split()) - len(first.split()) <= 1
@@ -86,9 +73,8 @@ def test_the_halves_are_the_article(sentences):
 
 @settings(max_examples=50)
 @given(ARTICLES, st.integers(0, 100))
-def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
-    articles = [article(each) for each in sentences]
-    search = by_late_sentence(articles, random.Random(seed))
+def test_a_late_sentence_is_taken_out_of_the_second_half(articles, seed):
+    search = retrieval.by_late_sentence(articles, random.Random(seed))
     for whole, query, text in zip(articles, search.queries, search.texts, strict=True):
         lines = whole.split("\n")
         late = [n for n in range(len(lines) // 2, len(lines)) if lines[n] == query]
@@ -100,13 +86,12 @@ def test_a_late_sentence_is_taken_out_of_the_second_half(sentences, seed):
 @settings(max_examples=20)
 @given(st.integers(0, 1000), st.sampled_from([40, 256, 1000]))
 def test_a_hidden_fact_is_in_its_own_text_alone_between_sentences(seed, length):
-    for search in hide(length, prose(3), random.Random(seed)):
+    for search in retrieval.hide(length, prose(3), random.Random(seed)):
         assert len(set(search.queries)) == len(search.queries) == len(search.texts) == retrieval.FACTS
         for number, (query, text) in enumerate(zip(search.queries, search.texts, strict=True)):
             assert len(text.split()) == round(length * retrieval.WORDS_A_TOKEN)
-            name = next(
-                part for part in (query.split(" of ")[-1].strip("?"), " ".join(query.split()[2:4])) if part in text
-            )
+            names = (query.split(" of ")[-1].strip("?"), " ".join(query.split()[2:4]))
+            name = next(part for part in names if part in text)
             assert [name in other for other in search.texts] == [place == number for place in range(len(search.texts))]
             before = text[: text.index(name)].removesuffix("The passkey of ").strip()
             assert before == "" or before.endswith(".")
@@ -114,27 +99,22 @@ def test_a_hidden_fact_is_in_its_own_text_alone_between_sentences(seed, length):
 
 def test_the_same_seed_gives_the_same_searches_and_another_others():
     documents = prose(20)
-    first, again, other = searches_of(documents), searches_of(documents), searches_of(documents, seed=1)
+    first, again, other = (retrieval.searches_of(documents, seed=seed) for seed in (0, 0, 1))
     assert first == again != other
-    assert [(each.name, each.length) for each in first] == [
-        ("first sentence", None),
-        ("second half", None),
-        ("late sentence", None),
-        ("other words", None),
-        *((name, length) for length in (40, 90) for name in ("passkey", "needle")),
-    ]
+    hidden = [(name, length) for length in (40, 90) for name in ("passkey", "needle")]
+    assert [(each.name, each.length) for each in first] == [*((task, None) for task in OF_ARTICLES), *hidden]
 
 
 def test_too_few_documents_are_counted():
     with pytest.raises(ValueError, match="holds 2 documents of 50 to 200 words; 4 are needed"):
-        searches_of([*prose(2), "too short", *prose(3, words=400)])
+        retrieval.searches_of([*prose(2), "too short", *prose(3, words=400)])
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 1000), st.integers(2, 8))
 def test_places_are_those_of_a_sorted_list_and_ties_come_first(seed, number):
     scores = np.random.default_rng(seed).integers(0, 4, (number, number)).astype(float)
-    for query, place in enumerate(places_of(scores)):
+    for query, place in enumerate(retrieval.places_of(scores)):
         others = sorted(np.delete(scores[query], query), reverse=True)
         assert place == 1 + sum(score >= scores[query, query] for score in others)
 
@@ -154,8 +134,8 @@ def test_bm25_is_its_formula():
 
 @pytest.mark.parametrize("ranker", BY_WORDS.values(), ids=BY_WORDS)
 def test_words_find_what_has_them(ranker):
-    search = by_second_half([" ".join([word, *WORDS[:20], word]) for word in ("alpha", "beta", "gamma")])
-    found = measured(search, *timed(ranker, search))
+    search = retrieval.by_second_half([" ".join([word, *WORDS[:20], word]) for word in ("alpha", "beta", "gamma")])
+    found = retrieval.measured(search, *retrieval.timed(ranker, search))
     assert (found["top1"], found["mrr10"], found["texts"], found["queries"]) == (1, 1, 3, 3)
     assert found["ms"] > 0
 
@@ -172,15 +152,8 @@ def test_neighbours_share_a_grouped_position(positions, more):
 
 def test_a_teacher_reads_in_every_way(teacher):
     ways = rankers_of(str(teacher))
-    ends = (
-        "first 40 tokens",
-        "mean over windows",
-        "interpolated positions",
-        "grouped positions",
-        "recurrent positions",
-        "best passage",
-        "best passage in context",
-    )
+    positions = [f"{how} positions" for how in ("interpolated", "grouped", "recurrent")]
+    ends = ["first 40 tokens", "mean over windows", *positions, "best passage", "best passage in context"]
     assert list(ways) == [f"{teacher}, {end}" for end in ends]
     first, windows, interpolated, grouped_, recurrent, *_ = ways.values()
     (long,) = prose(1)
@@ -228,7 +201,7 @@ def test_a_command_measures_and_writes(tmp_path, capsys, teacher):
     assert list(result["scores"])[:2] == ["BM25", "TF-IDF"]
     assert len(result["scores"]) == 2 + 2 * 7 + 1
     assert f"{teacher}, mean over windows and best passage, with BM25" in result["scores"]
-    tasks = ["first sentence", "second half", "late sentence", "other words", *["passkey", "needle"] * 2]
+    tasks = [*OF_ARTICLES, *["passkey", "needle"] * 2]
     for rows in result["scores"].values():
         assert [row["task"] for row in rows] == tasks
         for row in rows:
@@ -255,7 +228,7 @@ def test_questions_of_ones_own_are_asked_of_their_texts_alone(tmp_path, capsys, 
     rows = [("cat", "a red cat sat"), ("mouse", "the grey mouse ran"), ("sat", "a red cat sat")]
     file = tmp_path / "own.jsonl"
     file.write_text("\n".join(json.dumps({"question": question, "text": text}) for question, text in rows))
-    search = own_search(str(file))
+    search = retrieval.own_search(str(file))
     assert (search.texts, search.own) == (["a red cat sat", "the grey mouse ran"], [0, 1, 0])
     assert main(["bench", "retrieval", str(teacher), "--questions", str(file), "-o", str(tmp_path / "out")]) == 0
     (written,) = (tmp_path / "out").glob("*-retrieval.json")
@@ -289,7 +262,7 @@ def test_a_model_that_pools_by_its_first_token_has_no_passages_in_context(tmp_pa
     ],
 )
 def test_a_definition_names_no_form_of_what_it_defines(sentence, question):
-    assert definition_in(sentence) == question
+    assert retrieval.definition_in(sentence) == question
 
 
 def test_questions_in_other_words_share_only_common_words_with_their_text():
@@ -300,7 +273,7 @@ def test_questions_in_other_words_share_only_common_words_with_their_text():
         own = [next(rare) for _ in range(2)]
         first = [*draws.choices(common, k=10), *own, next(rare)]
         articles.append(article([first, [*draws.choices(common, k=10), *own]]))
-    search = by_common_words(articles)
+    search = retrieval.by_common_words(articles)
     assert search.own == list(range(40))
     for query, whole, text in zip(search.queries, articles, search.texts, strict=True):
         words = re.findall(r"\w+", query.lower())

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock, call
 
 import pytest
 from hypothesis import given
@@ -22,11 +23,11 @@ def turns(seconds, protocol):
     """Which of some sides of constant speed is called when."""
     log = []
 
-    def call(side):
+    def called(side):
         log.append(side)
         return Sample(seconds[side], seconds[side])
 
-    sides = {side: partial(call, side) for side in range(len(seconds))}
+    sides = {side: partial(called, side) for side in range(len(seconds))}
     taken = take_turns(sides, protocol, lambda *_: pytest.fail("nothing fails"))
     assert {side: len(samples) for side, samples in taken.items()} == {side: log.count(side) for side in sides}
     return log
@@ -57,19 +58,10 @@ def test_sides_of_one_number_of_samples_take_turns():
 
 
 def test_a_side_that_fails_loses_its_samples_and_the_others_go_on():
-    answers = iter([Sample(1, 1), CellError("failed", "odd")])
-
-    def broken():
-        answer = next(answers)
-        if isinstance(answer, CellError):
-            raise answer
-        return answer
-
-    failed = []
-    sides = {"broken": broken, "sound": lambda: Sample(1, 2)}
-    assert take_turns(sides, Protocol(least=2, most=2), lambda *told: failed.append(told)) == {"sound": [(1, 2)] * 2}
-    ((side, error, taken),) = failed
-    assert (side, error.reason, taken) == ("broken", "odd", [(1, 1)])
+    odd, failed = CellError("failed", "odd"), Mock()
+    sides = {"broken": Mock(side_effect=[Sample(1, 1), odd]), "sound": lambda: Sample(1, 2)}
+    assert take_turns(sides, Protocol(least=2, most=2), failed) == {"sound": [(1, 2)] * 2}
+    assert failed.call_args_list == [call("broken", odd, [(1, 1)])]
 
 
 class Scripted:
@@ -127,9 +119,8 @@ def test_a_row_is_of_whole_steps_after_a_warm_up(measure):
 
 
 def test_a_warm_up_ends_after_its_seconds(measure):
-    _, rows, log = measure(
-        Protocol(warm=5, least=2, most=50, warm_seconds=1.0, budget=8.0), slow=[90, 20, 21], quick=[]
-    )
+    protocol = Protocol(warm=5, least=2, most=50, warm_seconds=1.0, budget=8.0)
+    _, rows, log = measure(protocol, slow=[90, 20, 21], quick=[])
     assert (log.count("slow"), rows["slow"].samples) == (3, 2)
     assert (log.count("quick"), rows["quick"].samples) == (1 + 6, 6), "1.5 s at a time until 8 s are used up"
 
@@ -163,11 +154,8 @@ def test_a_model_that_fails_in_one_pair_has_no_number_and_is_left_out_of_the_nex
     _, rows, log = measure(Protocol(warm=0, least=1, most=1), TRAINING, a=[], mabert=[1, too_slow], b=[], c=[])
     assert log == ["a", "mabert", "mabert", "b", "c"]
     assert (rows["mabert"].status, rows["mabert"].median_ms, rows["mabert"].samples) == ("too slow", None, None)
-    assert {name: (row.status, row.anchor_ms) for name, row in rows.items() if name != "mabert"} == {
-        "a": ("measured", 4500),
-        "b": ("measured", None),
-        "c": ("measured", None),
-    }
+    rivals = {name: (row.status, row.anchor_ms) for name, row in rows.items() if name != "mabert"}
+    assert rivals == {"a": ("measured", 4500), "b": ("measured", None), "c": ("measured", None)}
 
 
 @pytest.mark.parametrize("status", ["too slow", "out of memory"])

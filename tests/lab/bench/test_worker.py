@@ -31,9 +31,8 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
     groups, root = tmp_path / "cgroup", tmp_path / "fs"
     assert machine_memory.group_memory(groups, root) == []
     groups.write_text("0::/outer/inner\n")
-    write(
-        root / "outer", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 5\ninactive_file 50\n"}
-    )
+    stat = "anon 5\ninactive_file 50\n"
+    write(root / "outer", {"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": stat})
     write(root / "outer/inner", {"memory.max": "max\n", "memory.current": "600\n", "memory.stat": ""})
     write(root, {"memory.stat": ""})
     assert machine_memory.group_memory(groups, root) == [350]
@@ -41,10 +40,8 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
         patched.setattr(machine_memory, "group_memory", lambda: [350])
         assert memory.free_memory() == int(memory.SHARE * 350)
     groups.write_text("12:cpu,cpuacct:/job\n9:memory:/job\n")
-    write(
-        root / "memory/job",
-        {"memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "950\n", "memory.stat": "total_inactive_file 20\n"},
-    )
+    sizes = {"memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "950\n"}
+    write(root / "memory/job", {**sizes, "memory.stat": "total_inactive_file 20\n"})
     assert machine_memory.group_memory(groups, root) == [0]
 
 
@@ -161,14 +158,19 @@ def test_a_lack_of_memory_is_told_from_other_errors(error):
     assert (status_of(error), status_of(ValueError("odd"))) == ("out of memory", "failed")
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("can't allocate memory")])
-def test_after_an_error_it_goes_on_even_where_memory_cannot_be_released(monkeypatch, error):
-    answering = Mock(call=Mock(side_effect=error), release=Mock(side_effect=error), variables=lambda: "still here")
+def answered(monkeypatch, error, **further):
+    """What a process answers that is asked for a call, which raises an error, and then for something else."""
+    answering = Mock(call=Mock(side_effect=error), variables=lambda: "still here", **further)
     pipe = Mock(recv=Mock(side_effect=[("call", ()), ("variables", ()), EOFError]))
     monkeypatch.setattr(worker_module, "Answers", lambda name: answering)
     monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
     serve(pipe, "bert")
-    answers = [sent.args[0] for sent in pipe.send.call_args_list]
+    return [sent.args[0] for sent in pipe.send.call_args_list]
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("can't allocate memory")])
+def test_after_an_error_it_goes_on_even_where_memory_cannot_be_released(monkeypatch, error):
+    answers = answered(monkeypatch, error, release=Mock(side_effect=error))
     assert answers == [(status_of(error), f"{type(error).__name__}: {error}"), ("ok", "still here")]
 
 
@@ -182,12 +184,8 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered"
 def test_a_process_whose_gpu_is_lost_answers_and_ends(monkeypatch, answer, lost):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=answer))
-    answering = Mock(call=Mock(side_effect=RuntimeError(ILLEGAL)), variables=lambda: "still here")
-    pipe = Mock(recv=Mock(side_effect=[("call", ()), ("variables", ()), EOFError]))
-    monkeypatch.setattr(worker_module, "Answers", lambda name: answering)
-    monkeypatch.setattr(worker_module.signal, "signal", lambda *_: None)
-    serve(pipe, "bert")
-    assert [sent.args[0][0] for sent in pipe.send.call_args_list] == ["failed", "ok"][: 1 if lost else 2]
+    states = [state for state, _ in answered(monkeypatch, RuntimeError(ILLEGAL))]
+    assert states == ["failed", "ok"][: 1 if lost else 2]
 
 
 @pytest.mark.slow

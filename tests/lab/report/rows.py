@@ -1,4 +1,4 @@
-"""Made-up rows as `mabert bench models` writes them."""
+"""Made-up rows as `mabert bench models` writes them, and those of tables that pages show."""
 
 from mabert_lab.report import paper
 from mabert_lab.report.efficiency import Condition
@@ -45,3 +45,9 @@ def whole(condition=CPU):
     return rows + [
         raw(measure, "modernbert", length, 333.0, condition) for measure in measures for length in (128, 4096)
     ]
+
+
+def cells(frame, first):
+    """The row of a table that begins with a name, without that."""
+    (found,) = [list(row[1:]) for row in frame.itertuples(index=False, name=None) if row[0] == first]
+    return found

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mabert_lab.report.conversion import FIGURES, curves, render
-from tests.lab.pages import fetched
+from tests.lab.pages import cells, fetched
 
 
 def told(cosine, **more):
@@ -13,43 +13,30 @@ def told(cosine, **more):
 
 
 def result(use="encoder", steps=3, **outcome):
-    history = [
-        {"loss": 2.0, "step": 25 * step, "parts": f"{1 / step:.3f} {2 / step:.3f}"} for step in range(1, steps + 1)
-    ]
+    parts = [(25 * step, f"{1 / step:.3f} {2 / step:.3f}") for step in range(1, steps + 1)]
+    history = [{"loss": 2.0, "step": step, "parts": losses} for step, losses in parts]
     more = {} if use == "encoder" else {"answers": 0.4321}
     stage = {"steps": 75, "tokens": 3000, "seconds": 30.0, "history": history}
-    return {
-        "request": {
-            "teacher": "some<one>/teacher",
-            "texts": ["own <text>.txt"],
-            "direction": "bidirectional",
-            "length": 60,
-        },
-        "outcome": {
-            "use": use,
-            "pattern": "MTM",
-            "importance": [0.111, 0.222, 0.333],
-            "teacher_reads": 512,
-            "stages": {"align": stage, "end_to_end": {**stage, "tokens": 1000}},
-            "agreement": {
-                "layers": {"hidden": [0.011, 0.022, 0.033], "core": [0.044, None, 0.055]},
-                "bands": {
-                    "3-32": {"texts": 300, "student": told(0.9, **more), "floor": told(0.5, **more)},
-                    "33-60": {"texts": 100, "student": told(0.8, **more), "floor": told(0.6, **more)},
-                },
-            },
-            **outcome,
-        },
-        "seconds": 90.0,
+    layers = {"hidden": [0.011, 0.022, 0.033], "core": [0.044, None, 0.055]}
+    bands = {
+        "3-32": {"texts": 300, "student": told(0.9, **more), "floor": told(0.5, **more)},
+        "33-60": {"texts": 100, "student": told(0.8, **more), "floor": told(0.6, **more)},
     }
+    made = {
+        "use": use,
+        "pattern": "MTM",
+        "importance": [0.111, 0.222, 0.333],
+        "teacher_reads": 512,
+        "stages": {"align": stage, "end_to_end": {**stage, "tokens": 1000}},
+        "agreement": {"layers": layers, "bands": bands},
+    }
+    asked = {"teacher": "some<one>/teacher", "texts": ["own <text>.txt"], "direction": "bidirectional", "length": 60}
+    return {"request": asked, "outcome": made | outcome, "seconds": 90.0}
 
 
-def cells(page, kind="td"):
-    return re.findall(rf"<{kind}[^>]*>(.*?)</{kind}>", page)
-
-
-def test_what_was_converted_is_told_at_the_top():
+def test_what_was_converted_is_told_at_the_top_and_nothing_is_fetched():
     page = " ".join(render(result()).split())
+    assert not fetched(page)
     assert "some&lt;one&gt;/teacher" in page
     assert "<text>" not in page
     assert "Of its 3 layers, 2 have Mamba cores (bidirectional)" in page
@@ -105,14 +92,10 @@ def test_curves_are_of_the_losses_by_name_or_of_mean_and_extremes():
 
 
 def test_without_a_band_the_page_says_so():
-    page = render(result(agreement={"layers": result()["outcome"]["agreement"]["layers"], "bands": {}}))
+    page = render(result(agreement={**result()["outcome"]["agreement"], "bands": {}}))
     assert "Too little text was held out to compare the two." in page
 
 
 def test_every_figure_of_a_table_is_explained():
     explained = cells(render(result("classifier")), "dt")
     assert {*FIGURES.values(), "same answer", "floor", "importance", "unexplained"} == set(explained)
-
-
-def test_the_page_fetches_nothing():
-    assert not fetched(render(result()))

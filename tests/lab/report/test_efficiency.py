@@ -8,9 +8,10 @@ from mabert_lab.bench.bounds import chance_apart
 from mabert_lab.report.costs import efficiency_page, headlines, measured_table, number, ratio_table
 from mabert_lab.report.efficiency import NAMES, ratio
 from mabert_lab.report.paper import BASELINES
-from tests.lab.report.rows import CPU, GPU, SLOW, efficiency, raw, whole
+from tests.lab.report.rows import CPU, GPU, SLOW, cells, efficiency, raw, whole
 
-TURNS = [raw("latency", "bert", 128, 1.0), raw("latency", "mabert", 128, 2.0)]
+BERT = ("bert", 128)
+TURNS = {BERT: 1.0, ("mabert", 128): 2.0}
 
 
 def numbers(table):
@@ -19,21 +20,16 @@ def numbers(table):
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"),
+    ("earlier", "later", "expected"),
     [
-        ([[raw("latency", "bert", 128, 1.0)], [raw("latency", "bert", 128, 3.0)]], {("bert", 128): 3.0}),
-        (
-            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "bert", 512, 4.0)]],
-            {("bert", 128): 1.0, ("bert", 512): 4.0, ("mabert", 128): 2.0},
-        ),
-        (
-            [TURNS, [raw("latency", "bert", 128, 9.0), raw("latency", "albert", 128, 3.0)]],
-            {("bert", 128): 9.0, ("albert", 128): 3.0, ("mabert", 128): 2.0},
-        ),
+        ({BERT: 1.0}, {BERT: 3.0}, {BERT: 3.0}),
+        (TURNS, {BERT: 9.0, ("bert", 512): 4.0}, {**TURNS, ("bert", 512): 4.0}),
+        (TURNS, {BERT: 9.0, ("albert", 128): 3.0}, {**TURNS, BERT: 9.0, ("albert", 128): 3.0}),
     ],
     ids=["later", "more took turns", "as many took turns, so the later"],
 )
-def test_of_two_rows_for_the_same_thing_one_stays(load, files, expected):
+def test_of_two_rows_for_the_same_thing_one_stays(load, earlier, later, expected):
+    files = ([raw("latency", *about, value) for about, value in each.items()] for each in (earlier, later))
     assert numbers(load(*files).tables[CPU]["latency"]) == expected
 
 
@@ -136,12 +132,8 @@ def test_rivals_without_a_number_are_counted_and_bound_the_mean_from_below(load)
 
 
 def test_growth_is_the_increase_within_the_spread_of_both_ends(load):
-    numbers = {"mabert": (10.0, 30.0), "bert": (10.0, 70.0)}
-    rows = [
-        raw("latency", name, at, value)
-        for name, pair in numbers.items()
-        for at, value in zip((512, 4096), pair, strict=True)
-    ]
+    numbers = (("mabert", 512, 10.0), ("mabert", 4096, 30.0), ("bert", 512, 10.0), ("bert", 4096, 70.0))
+    rows = [raw("latency", *each) for each in numbers]
     found = ratio(load(rows).tables[CPU]["latency"], 4096, ["bert"], start=512)
     assert found.value == 3.0
     assert found.span == pytest.approx(((0.9 * 70 - 15) / (45 - 9), (1.5 * 70 - 9) / (0.9 * 30 - 15)))
@@ -159,10 +151,6 @@ def test_what_took_turns_with_mabert_alone_is_set_beside_mabert_in_those_turns(l
     assert ratio(table, 512, ["bert"]).value == pytest.approx(1.5)
     assert (ratio(table, 512, ["bert"]).calls, ratio(table, 512, ["bert"]).chance) == (3, chance_apart(3, 4))
     assert ratio(table, 512, ["mabert"], "bert").value == pytest.approx(1 / 1.5)
-
-
-def cells(frame, name):
-    return next(row[1:] for row in frame.itertuples(index=False, name=None) if row[0] == name)
 
 
 def test_the_paper_measured_again_gives_the_papers_headlines_and_its_lowest_numbers_in_bold(load):
@@ -187,7 +175,7 @@ def test_what_lacks_a_number_says_why(load):
     found = {row[0]: row[1] for row in shown.itertuples(index=False, name=None)}
     assert found["BERT"] == "too slow (> 120 s)"
     assert (found["ALBERT"], found["BigBird"]) == ("out of memory", "failed: no kernel")
-    assert cells(ratio_table(results.tables[CPU]["latency"], "latency"), "BERT alone") == ("≥ 2.00",)
+    assert cells(ratio_table(results.tables[CPU]["latency"], "latency"), "BERT alone") == ["≥ 2.00"]
 
 
 @pytest.mark.parametrize(("setting", "told"), [("sdpa", 0), ("mabert, prepacked", 1), ("sdpa_blockwise", 1)])

@@ -258,14 +258,11 @@ def test_drift_is_judged_for_each_model_at_its_own_place(claim):
     named = [(f"{number}.json", result) for number, ((_, result),) in enumerate((one, other))]
     places = [each.place for each in verdicts_on(claim, drifts=named)]
     assert len(set(places)) == len(places) == 2 * len(SITUATIONS)
-    assert [place for place in places if "paper's setting" in place] == [
-        "forward scan, padding right, attention masked, the paper's setting, 0.json"
-    ]
+    (papers,) = (place for place in places if "paper's setting" in place)
+    assert papers == "forward scan, padding right, attention masked, the paper's setting, 0.json"
     twice = [(file, {**result, "source": {"model": "runs/same"}}) for file, result in named]
-    assert {each.place.partition(", same ")[2] for each in verdicts_on(claim, drifts=twice)} == {
-        "(0.json)",
-        "(1.json)",
-    }
+    told = {each.place.partition(", same ")[2] for each in verdicts_on(claim, drifts=twice)}
+    assert told == {"(0.json)", "(1.json)"}
 
 
 def test_what_is_rounding_is_shown_as_0():
@@ -391,10 +388,9 @@ def test_a_missing_rival_is_named_and_one_too_slow_bounds_the_ratio():
 @pytest.mark.parametrize(("status", "takes"), [("failed", "a number of"), ("out of memory", "more memory for")])
 def test_what_a_missing_number_would_take_depends_on_why_it_is_missing(status, takes):
     made = rivals(9, 2.0)
-    late = made.rows["model"] == "deberta"
-    rows = made.rows.assign(value=made.rows["value"].mask(late), status=status)
-    for each in ("fastest_ms", "slowest_ms"):
-        rows[each] = rows[each].mask(late)
+    numbers, late = ["value", "fastest_ms", "slowest_ms"], made.rows["model"] == "deberta"
+    rows = made.rows.assign(status=status)
+    rows.loc[late, numbers] = np.nan
     (found,) = verdicts_on(LOWEST, results=replace(made, rows=rows))
     assert found.takes == (f"{takes}: DeBERTa at 2,048, DeBERTa at 4,096",)
 
@@ -411,20 +407,14 @@ def test_a_model_that_is_too_slow_itself_is_not_the_fastest():
 def test_a_model_measured_in_a_faster_hour_is_compared_by_mabert_in_the_same_turns(ours):
     made = measured(0.01, 9, lambda measure, model, length, value: 1.0 if model == ours else 1.5)
     claim = LOWEST if ours == "mabert" else next(claim for claim in COSTS if claim.rule["less"] == ["bert"])
-    hour = made.rows["model"] == "bigbird"
-    rows = made.rows.assign(
-        anchor_ms=np.where(hour, made.rows.loc[made.rows["model"] == "mabert", "value"].iloc[0], np.nan)
-    )
-    rows["anchor_ms"] /= 2
-    rows["anchor_samples"] = np.where(hour, 9.0, np.nan)
-    for each in ("value", "fastest_ms", "slowest_ms"):
-        rows[each] = rows[each].where(~hour, rows[each] / 2)
+    hour, rows = made.rows["model"] == "bigbird", made.rows.copy()
+    anchor = rows.loc[rows["model"] == "mabert", "value"].iloc[0]
+    rows.loc[hour, ["anchor_ms", "anchor_samples"]] = [anchor / 2, 9.0]
+    rows.loc[hour, ["value", "fastest_ms", "slowest_ms"]] /= 2
     assert verdicts(claim, results=replace(made, rows=rows)) == {HOLDS}
 
 
 BEST = next(claim for claim in SCORES if claim.claim.startswith("Padding-safe masking (PSM) and"))
-
-
 ONE_BEST = {"full": 0.5, "psm_only": 0.4, "map_only": 0.4, "none": 0.4}
 TWO_ALIKE = {**ONE_BEST, "map_only": 0.5}
 
@@ -447,10 +437,8 @@ def test_a_difference_of_0_says_why_where_two_arms_are_one_model():
     asked = {arm.name: {"finetune": {"masking": "on" if arm.name == "full" else "off"}} for arm in made.arms}
     one = replace(with_pretraining(made, lambda arm: {"cell": "one"}), settings={"arms": asked})
     (found,) = verdicts_on(BEST, [one])
-    told = (
-        "Full over MAP only on CoLA, RTE; both are one pretrained model, and score the same with `masking` on and off"
-    )
-    assert told in found.numbers
+    same = "both are one pretrained model, and score the same with `masking` on and off"
+    assert f"Full over MAP only on CoLA, RTE; {same}" in found.numbers
 
 
 def test_what_is_no_better_than_one_answer_for_all_decides_nothing():
@@ -500,10 +488,8 @@ def test_one_model_twice_needs_no_learning_to_be_the_same():
     made = components(TWO_ALIKE)
     one = with_pretraining(made, lambda arm: {"cell": "one", "held_out_loss": 9.0})
     (found,) = verdicts_on(BEST, [one])
-    assert (found.verdict, found.mark) == (
-        FAILS,
-        f"4 models had hardly learnt: held-out loss 9.00, not below {LEARNT_BELOW}",
-    )
+    told = f"4 models had hardly learnt: held-out loss 9.00, not below {LEARNT_BELOW}"
+    assert (found.verdict, found.mark) == (FAILS, told)
     several = with_pretraining(made, lambda arm: {"cell": arm.name, "held_out_loss": 9.0})
     assert verdicts(BEST, [several]) == {OPEN}
 
@@ -556,11 +542,10 @@ def test_a_scale_can_decide_as_many_claims_on_scores_as_the_documentation_says(n
 
 @pytest.mark.parametrize("name", ["pattern", "components", "pooling", "budget", "baselines"])
 def test_the_arms_of_the_packages_studies_are_those_that_the_claims_speak_of(name):
-    keys = {arm.paper for arm in load_study(name).arms.values() if arm.paper}
-    asked = {
-        key for claim in SCORES if name in claim.rule["asks"] for key in (*claim.rule["first"], *claim.rule["second"])
-    }
-    assert asked == keys
-    table = papers_study(name)
-    assert {arm.paper for arm in table.arms} == keys
+    keys = [arm.paper for arm in load_study(name).arms.values() if arm.paper]
+    rules = [claim.rule for claim in SCORES if name in claim.rule["asks"]]
+    assert {key for rule in rules for key in (*rule["first"], *rule["second"])} == set(keys)
+    table = paper.TABLES["glue_100" if name in ("budget", "baselines") else name]
+    assert sorted(keys) == sorted(table.mean.index), "every row of the paper's table once"
+    assert {arm.paper for arm in papers_study(name).arms} == set(keys)
     assert all(task in paper.TASKS for claim in SCORES for task in claim.rule.get("tasks", ()))

@@ -13,19 +13,7 @@ from mabert_lab.report.paper import GLUE, TABLES, TASKS
 SOURCE = Path(__file__).parents[4] / "shared/paper/mabert.tex"
 MMT = "MMTMMTMMTMMT"
 WITHOUT_DEBERTA = ("bert", "albert", "longformer", "bigbird")
-DIGESTS = {
-    "pattern": "58798d94bedf",
-    "glue_10": "b4cdd9ca886b",
-    "glue_25": "7b7b50fe307a",
-    "glue_50": "75a94aed2ae8",
-    "glue_100": "7f072c4f9d87",
-    "components": "e959950d1cbb",
-    "pooling": "09d36b4358af",
-    "memory": "e6dc7ec52281",
-    "training": "23b0192d37ac",
-    "latency": "f4944c4e8757",
-    "parameters": "7ba489d4d5cd",
-}
+DIGEST = "47b7098aa8d1"
 
 
 def printed(table):
@@ -37,13 +25,12 @@ def printed(table):
     return [n for row, more in zip(means, stds, strict=True) for pair in zip(row, more, strict=True) for n in pair]
 
 
-@pytest.mark.parametrize("name", DIGESTS)
-def test_no_digit_changes_from_those_that_were_compared_with_the_papers_source(name):
-    assert set(DIGESTS) == set(TABLES)
-    assert hashlib.sha256(" ".join(printed(TABLES[name])).encode()).hexdigest()[:12] == DIGESTS[name]
+def test_no_digit_changes_from_those_that_were_compared_with_the_papers_source():
+    every = "\n".join(" ".join([name, *printed(table)]) for name, table in TABLES.items())
+    assert hashlib.sha256(every.encode()).hexdigest()[:12] == DIGEST
 
 
-@pytest.mark.parametrize("name", DIGESTS)
+@pytest.mark.parametrize("name", TABLES)
 def test_every_number_stands_in_the_papers_source(name):
     if not SOURCE.is_file():
         pytest.skip("the paper's source is not here")

@@ -25,8 +25,8 @@ def put(tmp_path):
     return write
 
 
-def test_folders_are_looked_through_and_other_kinds_passed_over(put, tmp_path):
-    put("a/b/study.json", study(ROWS))
+def test_folders_are_looked_through_once_and_other_kinds_passed_over(put, tmp_path):
+    path = put("a/b/study.json", study(ROWS))
     put("a/models.json", EFFICIENCY)
     put("a/config.json", {"hidden_size": 3})
     put("a/list.json", [1])
@@ -36,13 +36,8 @@ def test_folders_are_looked_through_and_other_kinds_passed_over(put, tmp_path):
     assert [each.name for each in found.studies] == ["pattern"]
     assert len(found.efficiency.rows) == 1
     assert [name for name, _ in found.throughputs] == ["throughput.json"]
-
-
-def test_a_file_given_twice_is_read_once(put, tmp_path):
-    path = put("study.json", study(ROWS))
-    (found,) = find([tmp_path, path, path])
-    assert len(found.studies) == 1
-    assert not found.left_out
+    (again,) = find([tmp_path, path, path])
+    assert (len(again.studies), again.left_out) == (1, ()), "a file given twice is read once"
 
 
 def test_scales_stand_beside_each_other_and_of_one_scale_the_latest_stays(put, tmp_path):
@@ -71,20 +66,13 @@ def test_a_state_without_a_finished_cell_is_never_later_than_one_with_some(put, 
 
 
 def test_the_results_of_each_folder_stand_apart_and_in_none_those_that_were_left_out(put, tmp_path):
-    one, other, broken = (
-        put("a/s.json", study(ROWS)),
-        put("b/s.json", study(ROWS)),
-        put("c/s.json", study([], version=2)),
-    )
-    folders = [file.parent for file in (one, other, broken)]
+    contents = {"a": study(ROWS), "b": study(ROWS), "c": study([], version=2)}
+    folders = [put(f"{name}/s.json", content).parent for name, content in contents.items()]
     found = find([*folders, put("d.json", EFFICIENCY)])
     assert [each.folder for each in found] == [*map(str, folders[:2]), "files given by name"]
     assert [len(each.studies) for each in found] == [1, 1, 0]
-    assert [each.left_out for each in found] == [
-        (f"{folders[2]}, `s.json`: version 2 of a study; it must be 1",),
-        (),
-        (),
-    ]
+    told = (f"{folders[2]}, `s.json`: version 2 of a study; it must be 1",)
+    assert [each.left_out for each in found] == [told, (), ()]
     (together,) = find(folders, apart=False)
     assert (len(together.studies), together.folder) == (1, "")
 
@@ -97,19 +85,13 @@ def test_studies_stand_in_the_papers_order(put, tmp_path):
 
 
 WRONG = [
-    (
-        "{",
-        "not JSON: Expecting property name enclosed in double quotes at column 2 in line 1; give a file of",
-    ),
+    ("{", "not JSON: Expecting property name enclosed in double quotes at column 2 in line 1; give a file of"),
     (b"\xff\xfe\x00", "not UTF-8: byte 0xff at offset 0"),
     ({**EFFICIENCY, "quick": True}, "a quick trial run, whose numbers say nothing; measure without --quick"),
     ({**EFFICIENCY, "rows": [{"measure": "latency"}]}, "not as mabert bench models writes it (KeyError: 'profile')"),
     ({**EFFICIENCY, "rows": []}, "no rows"),
     ({**EFFICIENCY, "rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
-    (
-        {**EFFICIENCY, "rows": [raw("latency", "bert", 128, 1.0, median_ms=None)]},
-        "not as mabert bench models writes it (Type",
-    ),
+    (efficiency([raw("latency", "bert", 128, 1.0, median_ms=None)]), "not as mabert bench models writes it (Type"),
     ({**EFFICIENCY, "environment": {}}, "not as mabert bench models writes it (KeyError: 'date')"),
     ({**EFFICIENCY, "environment": None}, "not as mabert bench models writes it (TypeError: "),
     ({"kind": "drift", "rows": []}, "not as mabert study drift writes it (KeyError: 'texts')"),
@@ -140,9 +122,7 @@ def test_a_damaged_file_is_refused_by_name_and_in_a_folder_left_out_and_told_of(
 def test_nothing_to_report_says_what_is_needed(put, tmp_path):
     put("config.json", {})
     put("list.json", [])
-    with pytest.raises(
-        ValueError, match=r"give JSON files that mabert study, mabert bench models, mabert study drift wrote$"
-    ):
+    with pytest.raises(ValueError, match=r"files that mabert study, mabert bench models, mabert study drift wrote$"):
         find([tmp_path])
     put("b.json", {"kind": "batches"})
     with pytest.raises(ValueError, match=r"b\.json holds results of kind 'batches', which no page shows; give JSON"):

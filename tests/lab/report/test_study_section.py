@@ -6,36 +6,18 @@ from dataclasses import replace
 import pytest
 
 from mabert.schema.check import check
-from mabert_lab.report import paper
+from mabert_lab.report import paper, scores
 from mabert_lab.report.document import FLAG, MISSING, markdown
 from mabert_lab.report.found import Found
 from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, claims, papers_table
-from mabert_lab.report.scores import (
-    arm_averages,
-    arm_chart,
-    conversion_table,
-    difference_table,
-    failures,
-    further_table,
-    pretraining_chart,
-    pretraining_table,
-    score_table,
-    seeds,
-    side_by_side,
-)
 from mabert_lab.report.studies import read_study
 from mabert_lab.report.verdicts import verdicts_on
 from mabert_lab.report.whole import report
 from mabert_lab.study.grid import Study
+from tests.lab.report.rows import cells
 from tests.lab.report.studies import SETTINGS, column, like_the_paper, of_all_budgets, read, row, study
 
 MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
-
-
-def cells(frame, first):
-    """The row of a table that begins with a name, without that."""
-    (found,) = [list(row[1:]) for row in frame.itertuples(index=False, name=None) if row[0] == first]
-    return found
 
 
 def told(study):
@@ -63,16 +45,16 @@ def odd():
 
 
 def test_scores_are_mean_deviation_and_seeds_and_what_is_missing_says_why(odd):
-    shown = score_table(odd)
+    shown = scores.score_table(odd)
     assert cells(shown, MMT) == ["**0.150 ± 0.071 (2)**", "0.550 ± 0.071 (2)", "0.400 (1)", "0.333 (1)"]
     assert cells(shown, MAMBA)[1:] == [f"{MISSING} failed: RuntimeError", MISSING, MISSING]
     assert cells(shown, "T" * 12) == [f"{MISSING} pretraining failed"] * 3 + [MISSING]
-    assert failures(odd) == [
+    assert scores.failures(odd) == [
         f"{MAMBA}, 10%, RTE, seed 3: RuntimeError: out of memory",
         f"{'T' * 12}, 10%, pretraining: ValueError: nothing",
     ]
     assert any(note.startswith(FLAG) and "1 to 2 seeds" in note for note in shown.attrs["notes"])
-    assert len(seeds(odd)) == 7
+    assert len(scores.seeds(odd)) == 7
 
 
 def test_uneven_seeds_are_said_only_of_the_table_that_shows_them():
@@ -85,11 +67,11 @@ def test_uneven_seeds_are_said_only_of_the_table_that_shows_them():
 
     found = read(rows, "pooling", ("cola", "mnli_sample"))
     averaged = replace(found, columns=(found.columns[0], replace(found.columns[1], paper=None)))
-    assert (len(flags(score_table(averaged))), flags(side_by_side(averaged))) == (1, [])
+    assert (len(flags(scores.score_table(averaged))), flags(scores.side_by_side(averaged))) == (1, [])
 
 
 def test_a_sample_never_stands_under_the_official_name(odd):
-    for shown in (score_table(odd), difference_table(odd)):
+    for shown in (scores.score_table(odd), scores.difference_table(odd)):
         assert "MNLI-m, 13k-row sample (accuracy)" in shown.columns
         assert "MNLI-m (accuracy)" not in shown.columns
 
@@ -97,26 +79,26 @@ def test_a_sample_never_stands_under_the_official_name(odd):
 def test_what_no_text_is_needed_for_stands_below_the_scores():
     rows = [row(MMT, {"cola": [0.1], "rte": [0.4]}, MMT), row(MAMBA, {"cola": [0.0], "rte": [0.4]}, MAMBA)]
     content = study(rows) | {"columns": [column("cola", constant=0.0), column("rte", constant=0.5)]}
-    shown = score_table(read_study(content))
+    shown = scores.score_table(read_study(content))
     assert cells(shown, "the best single class for all") == ["0.000", "0.500", "0.250"]
 
 
 def test_the_best_of_each_budget_is_bold_and_alone_none_is():
     heights = {("a", 0.1): 0.3, ("b", 0.1): 0.2, ("a", 1.0): 0.4, ("b", 1.0): 0.5}
     rows = [row(arm, {"cola": [height]}, None, budget) for (arm, budget), height in heights.items()]
-    shown = score_table(read(rows, "budget"))
+    shown = scores.score_table(read(rows, "budget"))
     bold = [each[:2] for each in shown.itertuples(index=False, name=None) if each[2].startswith("**")]
     assert bold == [("a", "10%"), ("b", "100%")]
-    assert "**" not in score_table(read(rows[:1])).to_csv()
+    assert "**" not in scores.score_table(read(rows[:1])).to_csv()
 
 
 def test_averages_beside_the_papers_are_over_the_same_tasks_with_ranks():
-    shown = side_by_side(read(like_the_paper("pooling", 1.0), "pooling"))
+    shown = scores.side_by_side(read(like_the_paper("pooling", 1.0), "pooling"))
     theirs = (0.676 + 0.654) / 2
     assert cells(shown, "MAP") == [f"{theirs:.3f} ± 0.002 (5)", "1", f"{theirs:.3f}", "1"]
     assert cells(shown, "CLS")[1:] == ["4", f"{(0.661 + 0.597) / 2:.3f}", "4"]
     assert any(paper.TABLES["pooling"].flag in note for note in shown.attrs["notes"])
-    alone = side_by_side(read([row("a", {"cola": [0.1]})]))
+    alone = scores.side_by_side(read([row("a", {"cola": [0.1]})]))
     assert heads(alone) == ["model", "here"], "where the paper has none"
     assert cells(alone, "a")[0] == "0.100 (1)"
 
@@ -125,7 +107,7 @@ def test_a_table_of_one_row_has_no_rank():
     (only,) = [each for each in like_the_paper("pooling", 1.0) if each["arm"] == "map"]
     unmeasured = [row(key, {}, key, 1.0) for key in ("attn", "cls")]
     for rows in ([only], [only, *unmeasured]):
-        assert heads(side_by_side(read(rows, "pooling"))) == ["model", "here", "in the paper"]
+        assert heads(scores.side_by_side(read(rows, "pooling"))) == ["model", "here", "in the paper"]
 
 
 def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
@@ -133,7 +115,7 @@ def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
         yield row(name, {"cola": [forward] * 5}, name, 1.0)
         yield row(f"{name}, both directions", {"cola": [backward] * 5}, None, 1.0)
 
-    shown = difference_table(read([*both("full", 0.5, 0.9), *both("none", 0.4, 0.2)], "components"))
+    shown = scores.difference_table(read([*both("full", 0.5, 0.9), *both("none", 0.4, 0.2)], "components"))
     assert cells(shown, "None")[0] == "**-0.100 [-0.100, -0.100] (5)**"
     assert cells(shown, "none, both directions")[0] == "**-0.700 [-0.700, -0.700] (5)**"
     assert cells(shown, "full, both directions")[0] == "**+0.400 [+0.400, +0.400] (5)**", "less the plain reference"
@@ -142,28 +124,28 @@ def test_differences_are_from_the_reference_of_the_same_budget_and_variant():
 
 def test_a_difference_is_bold_where_the_test_tells_it_and_says_over_how_many_tasks():
     rows = [row(MMT, {"cola": [0.5] * 5, "rte": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 5}, MAMBA)]
-    assert cells(difference_table(read(rows)), MAMBA)[-1].endswith("(5) of 1 tasks**")
+    assert cells(scores.difference_table(read(rows)), MAMBA)[-1].endswith("(5) of 1 tasks**")
     rows[1]["scores"]["rte"] = {"accuracy": {str(s): each for s, each in enumerate((0.4, 0.6, 0.5, 0.5, 0.5))}}
-    bold = [cell.startswith("**") for cell in cells(difference_table(read(rows)), MAMBA)]
+    bold = [cell.startswith("**") for cell in cells(scores.difference_table(read(rows)), MAMBA)]
     assert bold == [True, False, False, True]
 
 
 def test_a_metric_beside_the_columns_own_has_a_table_of_its_own():
     first, second = row(MMT, {"cola": [0.5] * 5}, MMT), row(MAMBA, {"cola": [0.4] * 5}, MAMBA)
-    assert not further_table(read([first, second]))
+    assert not scores.further_table(read([first, second]))
     first["scores"]["cola"]["accuracy"] = {"0": 0.7, "1": 0.8}
-    (shown,) = further_table(read([first, second]))
+    (shown,) = scores.further_table(read([first, second]))
     assert list(shown.columns[1:]) == ["CoLA (accuracy)"]
     assert (cells(shown, MMT), cells(shown, MAMBA)) == (["0.750 ± 0.071 (2)"], [MISSING])
 
 
 def test_pretraining_is_in_millions_and_minutes_and_vocabularies_are_told_apart(odd):
-    shown = pretraining_table(odd)
+    shown = scores.pretraining_table(odd)
     assert cells(shown, MMT) == ["done", "100", "0.4", "5.100", "0.100", "4.1", "1.5", "vocab.txt"]
     assert cells(shown, "T" * 12) == ["failed", *[MISSING] * 7]
     other = row(MAMBA, {}, MAMBA)
     other["pretraining"]["tokenizer"] = "other.txt"
-    notes = pretraining_table(read([row(MMT, {}, MMT), other])).attrs["notes"]
+    notes = scores.pretraining_table(read([row(MMT, {}, MMT), other])).attrs["notes"]
     assert any(note.startswith(FLAG) and "cannot be compared" in note for note in notes)
 
 
@@ -180,8 +162,8 @@ def test_the_papers_table_is_whole_with_its_flag_and_its_best_in_bold():
 def test_an_arm_that_the_paper_does_not_have_stands_alone(label, beside):
     rows = [row(name, {"cola": [0.1, 0.2]}, key) for name, key in (("a", MMT), ("b", MMT), ("c", "MXM"))]
     own = read(rows, label=label, reference="a")
-    assert cells(score_table(own), "c")
-    assert list(arm_averages(own)["paper"].notna()) == beside
+    assert cells(scores.score_table(own), "c")
+    assert list(scores.arm_averages(own)["paper"].notna()) == beside
 
 
 def test_what_was_run_and_chosen_is_said(odd):
@@ -207,13 +189,13 @@ def test_the_line_below_which_a_model_has_learnt_is_the_studys_own_or_the_report
 def test_charts_name_every_arm():
     patterns, budgets = read(like_the_paper("pattern")), read(of_all_budgets(shares=(0.1, 1.0)), "budget")
     for name in paper.TABLES["pattern"].mean.index:
-        assert name in arm_chart(patterns)
-        assert name in pretraining_chart(patterns)
-    assert all(f"{name}, 100%" in arm_chart(budgets) for name in paper.MODELS.values())
+        assert name in scores.arm_chart(patterns)
+        assert name in scores.pretraining_chart(patterns)
+    assert all(f"{name}, 100%" in scores.arm_chart(budgets) for name in paper.MODELS.values())
 
 
 def test_each_of_eight_curves_has_a_look_of_its_own():
-    drawn = pretraining_chart(read(like_the_paper("pattern")))
+    drawn = scores.pretraining_chart(read(like_the_paper("pattern")))
     strokes = re.findall(r'style="(fill: none;[^"]*stroke-width: 1\.6[^"]*)"', drawn)
     assert {strokes.count(each) for each in strokes} == {2}, "a curve and its line in the legend"
     assert len(set(strokes)) == 8
@@ -223,12 +205,12 @@ def test_without_held_out_loss_that_of_training_is_drawn_and_arms_of_one_pretrai
     rows = like_the_paper("pooling", 1.0)
     for each in rows:
         each["pretraining"]["cell"] = "one"
-    assert "MAP and 3 more" in pretraining_chart(read(rows, "pooling"))
+    assert "MAP and 3 more" in scores.pretraining_chart(read(rows, "pooling"))
     first = row(MMT, {})
     first["pretraining"]["history"] = [{"step": 10, "loss": 9.1}]
-    assert "training loss" in pretraining_chart(read([first]))
+    assert "training loss" in scores.pretraining_chart(read([first]))
     first["pretraining"]["history"] = []
-    assert pretraining_chart(read([first])) is None
+    assert scores.pretraining_chart(read([first])) is None
 
 
 def by_conversion():
@@ -251,16 +233,16 @@ def by_conversion():
 
 def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     found = by_conversion()
-    shown = conversion_table(found)
+    shown = scores.conversion_table(found)
     assert cells(shown, "MMT") == ["done", "2 of 2", "MMT", "0.850 ± 0.071 (2)", "0.800 ± 0.000 (2)", "2.0", "1.0"]
     assert cells(shown, "T")[:5] == ["done", "1 of 1", "TTT", MISSING, MISSING]
     assert cells(shown, "M")[:3] == ["missing", "0 of 1", MISSING]
-    assert "over conversions" in score_table(found).attrs["notes"][0]
-    assert "paired conversions" in difference_table(found).attrs["notes"][0]
+    assert "over conversions" in scores.score_table(found).attrs["notes"][0]
+    assert "paired conversions" in scores.difference_table(found).attrs["notes"][0]
     whole = told(found)
     assert "converted: each arm under 2 seeds from `an-encoder`, tokens 1000, on `a.txt`. Each conversion is" in whole
     assert "Another question." in whole
-    assert cells(side_by_side(found), "MMT")[0] == "0.210 ± 0.014 (2)"
+    assert cells(scores.side_by_side(found), "MMT")[0] == "0.210 ± 0.014 (2)"
     (sections,) = re.findall(r"^## By conversion.*?(?=^## )", whole, re.M | re.S)
     assert sections.count("\n### Study of convert-pattern (") == 1
     assert "## By conversion" not in told(read([]))
@@ -277,5 +259,5 @@ def test_a_task_that_the_paper_lacks_counts_where_nothing_of_the_paper_stands_be
     ]
     asked = read(rows, "pooling", ("cola", "rte"))
     own = replace(asked, columns=(asked.columns[0], replace(asked.columns[1], paper=None)))
-    assert cells(side_by_side(own), "MAP")[0] == "0.300 ± 0.141 (2)"
-    assert cells(side_by_side(replace(own, label=None)), "MAP")[0] == "0.500 ± 0.141 (2)"
+    assert cells(scores.side_by_side(own), "MAP")[0] == "0.300 ± 0.141 (2)"
+    assert cells(scores.side_by_side(replace(own, label=None)), "MAP")[0] == "0.500 ± 0.141 (2)"

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from mabert_lab.study import plan as plans
 from mabert_lab.study.cells import Cell, CellFiles
-from mabert_lab.study.plan import at_another_precision, cells_of, emulated_precision
+from mabert_lab.study.plan import at_another_precision, emulated_precision
 from mabert_lab.study.results import PEAKS, speed_of
 from tests.lab.study.helpers import changed, planned, scale, world
 from tests.train.helpers import tokenizer
@@ -97,19 +98,14 @@ def test_a_name_is_the_same_wherever_files_lie_and_another_for_another_content(t
 def test_a_family_keeps_the_vocabulary_that_was_found_first(tmp_path, monkeypatch):
     fields = world(tmp_path)
     del fields["tokenizers"]["mabert"]
-    found = []
-
-    def find(family, asked, *others, size):
-        found.append(asked)
-        return tokenizer(), "trained on data.sources"
-
+    find = Mock(return_value=(tokenizer(), "trained on data.sources"))
     monkeypatch.setattr(plans, "find_tokenizer", find)
     first = planned(tmp_path, tmp_path / "root", fields=fields)
     origin = next((tmp_path / "root/tokenizers").glob("mabert-*/origin.json"))
     assert json.loads(origin.read_text())["tokenizer"] == "trained on data.sources"
     again = planned(tmp_path, tmp_path / "root", fields=fields)
     assert list(again.cells) == list(first.cells)
-    assert found == [None], "it is looked for once"
+    assert [given.args[1] for given in find.call_args_list] == [None], "it is looked for once"
 
 
 def test_another_vocabulary_at_the_same_place_is_another_cell(tmp_path):
@@ -124,6 +120,9 @@ def test_another_vocabulary_at_the_same_place_is_another_cell(tmp_path):
     assert not set(planned(tmp_path, tmp_path / "root", fields=fields).cells) & set(first.cells)
 
 
+PACK = {"packing": "pack"}
+
+
 def of_bert(fields):
     """The same world for a model that has no Mamba layers."""
     copy = json.loads(json.dumps(fields))
@@ -135,20 +134,12 @@ def of_bert(fields):
 @pytest.mark.parametrize(
     ("model", "finetune", "message"),
     [
-        (
-            "bert",
-            {"pooling": "cls"},
-            "the fine-tuning of map on CoLA: pooling is 'cls'; that is MaBERT's, and this is a",
-        ),
+        ("bert", {"pooling": "cls"}, "fine-tuning of map on CoLA: pooling is 'cls'; that is MaBERT's, and this is a"),
         ("bert", {"padding_safe_masking": "none"}, "padding_safe_masking is 'none'; that is MaBERT's"),
-        ("bert", {"packing": "pack"}, "packing is 'pack', the model bert: only MaBERT takes packed rows here"),
+        ("bert", PACK, "packing is 'pack', the model bert: only MaBERT takes packed rows here"),
         ("mabert", {"pooling": "max"}, "finetune.pooling is 'max'; it must be one of"),
-        (
-            "mabert",
-            {"packing": "pack", "padding_safe_masking": "none"},
-            "packing is 'pack', padding_safe_masking 'none'",
-        ),
-        ("mabert", {"packing": "pack", "pooling": "attention"}, "packing is 'pack', pooling 'attention'"),
+        ("mabert", PACK | {"padding_safe_masking": "none"}, "packing is 'pack', padding_safe_masking 'none'"),
+        ("mabert", PACK | {"pooling": "attention"}, "packing is 'pack', pooling 'attention'"),
         ("mabert", {"max_length": 25}, "max_length is 25, the model has positions for 24 tokens"),
     ],
 )
@@ -193,30 +184,21 @@ def test_a_cell_that_another_machine_left_at_its_own_precision_is_named(tmp_path
     assert at_another_precision(there, root) is None
 
 
-class ReadWhole:
+class ReadWhole(list):
     """A data set that gives its columns at once and its first row; row by row, full GLUE would take minutes."""
 
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __len__(self):
-        return len(self.rows)
-
     def __iter__(self):
-        yield self.rows[0]
+        yield super().__getitem__(0)
         raise AssertionError("read row by row")
 
     def __getitem__(self, name):
-        return OfColumn([row[name] for row in self.rows])
+        return OfColumn(row[name] for row in super().__getitem__(slice(None)))
 
 
-class OfColumn:
-    def __init__(self, values):
-        self.values = values
-
+class OfColumn(list):
     def __getitem__(self, key):
         assert isinstance(key, slice), "read value by value"
-        return self.values[key]
+        return super().__getitem__(key)
 
 
 def test_the_columns_of_large_tasks_are_read_at_once(tmp_path):
@@ -254,10 +236,7 @@ def test_bf16_on_a_machine_without_instructions_for_it_is_named_with_its_fields(
     ("pretrain", "message"),
     [
         ({"data": {"sources": []}}, "the study names no text; give --text"),
-        (
-            {"model": {}, "start_from": "runs/mini"},
-            "pretrain.start_from is 'runs/mini'; cells begin with random weights",
-        ),
+        ({"model": {}, "start_from": "runs/mini"}, "start_from is 'runs/mini'; cells begin with random weights"),
     ],
 )
 def test_a_pretraining_needs_text_and_begins_with_random_weights(tmp_path, pretrain, message):
@@ -275,12 +254,6 @@ def test_the_steps_of_every_seed_count(tmp_path):
     assert pretraining.parameters > 1000
     by_tokens = changed(fields, ("finetune", "batch_tokens"), 100)
     assert [*planned(tmp_path, tmp_path / "root", fields=by_tokens).cells.values()][1].steps is None, "not known yet"
-
-
-def test_nothing_is_done_in_an_empty_folder(tmp_path):
-    plan = planned(tmp_path, tmp_path / "root")
-    assert not any(files.finished(cell.seeds) or files.begun for cell, files in cells_of(plan, tmp_path / "root"))
-    assert CellFiles(tmp_path, "x").why_failed() is None
 
 
 MODEL = {"vocab_size": 100, "hidden_size": 8}

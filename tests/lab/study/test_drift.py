@@ -13,12 +13,17 @@ from mabert_lab.study.drift import ATTENTIONS, MASKINGS, SIDES, cosine_distance,
 from tests.infer.conftest import masked_lm, words  # noqa: F401 -- fixtures
 from tests.model.helpers import build, config
 
+TEXTS = [[2, 9, 8, 3], [2, 5, 3], [2, 7, 7, 3]]
+
+
+def built():
+    return build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+
 
 @pytest.fixture(scope="module")
 def result():
     torch.set_num_threads(1)
-    model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
-    return drift(model, [[2, 9, 8, 3], [2, 5, 3], [2, 7, 7, 3]], 0, lengths=(0, 6, 12), progress=False)
+    return drift(built(), TEXTS, 0, lengths=(0, 6, 12), progress=False)
 
 
 def of(result, **wanted):
@@ -27,12 +32,13 @@ def of(result, **wanted):
     return rows
 
 
+def regime_of(row):
+    return tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention"))
+
+
 @pytest.mark.slow
 def test_every_regime_is_there_once(result):
-    seen = {
-        tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention", "masking"))
-        for row in result["rows"]
-    }
+    seen = {(*regime_of(row), row["masking"]) for row in result["rows"]}
     assert len(seen) == len(result["rows"]) == 7 * len(SIDES) * len(ATTENTIONS) * len(MASKINGS)
     assert all(len(row[vector]) == 3 for row in result["rows"] for vector in ("cls", "mean"))
 
@@ -42,10 +48,8 @@ def test_unpadded_never_drifts_and_exact_only_where_attention_looks_at_padding(r
         assert max(row["cls"] + row["mean"]) < STABLE
     for row in of(result, masking="exact", attention="unmasked"):
         assert row["mean"][-1] > STABLE
-
-
-def test_without_padding_nothing_drifts(result):
-    assert max(row[vector][0] for row in result["rows"] for vector in ("cls", "mean")) < STABLE
+    without_padding = [row[vector][0] for row in result["rows"] for vector in ("cls", "mean")]
+    assert max(without_padding) < STABLE
 
 
 def test_the_distance_is_one_minus_the_cosine():
@@ -69,11 +73,7 @@ def test_figure_and_tables_show_every_masking(result):
         rows = {tuple(row[:5]): row[5:] for row in table.itertuples(index=False, name=None)}
         *drifting, exact, unpadded, cure = rows[where]
         assert (exact, unpadded, cure) == ("0", "0", "exact")
-        own = [
-            max(row[vector])
-            for row in result["rows"]
-            if tuple(row[name] for name in ("weights", "direction", "conv", "side", "attention")) == where
-        ]
+        own = [max(row[vector]) for row in result["rows"] if regime_of(row) == where]
         assert [float(cell) for cell in drifting] == pytest.approx(own[:4], rel=0.06)
         assert min(own[:4]) > STABLE, vector
 
@@ -122,16 +122,13 @@ def test_the_table_says_what_cures_each_regime(result):
 
 @pytest.mark.slow
 def test_trained_weights_alone_give_the_same_rows(result):
-    model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
-    texts = [[2, 9, 8, 3], [2, 5, 3], [2, 7, 7, 3]]
-    alone = drift(model, texts, 0, lengths=(0, 6, 12), random=False, progress=False)
+    alone = drift(built(), TEXTS, 0, lengths=(0, 6, 12), random=False, progress=False)
     assert alone["rows"] == of(result, weights="trained")
     assert drift_chart(alone) == drift_chart(result)
 
 
 def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
-    model = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
-    measured = (model, [[2, 9, 8, 3], [2, 5, 3]], 0, (0, 6), False)
+    measured = (built(), TEXTS[:2], 0, (0, 6), False)
     whole = drift(*measured, progress=False)["rows"]
     file = unfinished_file(tmp_path / "new", *measured)
     regimes, curves = [], study.drift._curves
@@ -152,8 +149,7 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_a_study_goes_on_with_rows_of_the_same_weights_arguments_and_machine_alone(tmp_path, monkeypatch):
-    one = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
-    other = build(MaBertModel, config(layer_pattern="MMT", hidden_size=32), dtype=torch.float32)
+    one, other = built(), built()
     other.load_state_dict(one.state_dict())
     measured = {"texts": [[2, 9, 3]], "pad_id": 0, "lengths": (0, 6), "random": False}
     file = unfinished_file(tmp_path, one, **measured)

@@ -8,26 +8,10 @@ from mabert_lab import cli
 from mabert_lab.cli.study import GRIDS
 from mabert_lab.report import paper
 from mabert_lab.report.studies import QUESTIONS
-from mabert_lab.study.grid import (
-    SCALES,
-    STUDIES,
-    Arm,
-    Scale,
-    Study,
-    check_reach,
-    find,
-    label_of,
-    load_scale,
-    load_study,
-)
+from mabert_lab.study import grid
+from mabert_lab.study.grid import SCALES, STUDIES, Arm, Scale, Study, check_reach, load_scale, load_study
 from mabert_lab.study.tasks import IN_PAPER, ROWS, TITLES, StudyTask
 from tests.lab.study.helpers import pairs, scale, study, world
-
-
-@pytest.mark.parametrize("name", ["pattern", "components", "pooling", "baselines"])
-def test_a_packaged_study_has_every_row_of_its_table(name):
-    rows = [arm.paper for arm in load_study(name).arms.values() if arm.paper is not None]
-    assert sorted(rows) == sorted(paper.TABLES["glue_100" if name == "baselines" else name].mean.index)
 
 
 def test_the_arms_differ_in_what_their_rows_say():
@@ -107,12 +91,12 @@ def test_a_field_of_a_task_that_has_none_yet_can_be_set():
 
 
 def test_a_file_of_ones_own_is_never_called_as_one_of_the_packages(tmp_path):
-    assert label_of("pattern") == "pattern"
+    assert grid.label_of("pattern") == "pattern"
     names = set()
     for reference in ("one", "other"):
         for words in ("title: A\n", "title: B\nnote: of some use\nlearnt_below: 6\n"):
             (tmp_path / "pattern.yaml").write_text(f"{words}reference: {reference}\n")
-            names.add(label_of(tmp_path / "pattern.yaml"))
+            names.add(grid.label_of(tmp_path / "pattern.yaml"))
     assert len(names | {"pattern"}) == 3, "what changes no run changes no name"
     assert all(name.startswith("pattern-") for name in names)
 
@@ -145,6 +129,7 @@ def test_names_that_stand_in_two_places_agree():
 
 
 TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
+EPOCHS = {"finetune": {"epochs": 3}}
 
 
 @pytest.mark.parametrize(
@@ -167,16 +152,13 @@ TABLES = {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}
         ({"tasks": {"sst2": {"paper": "cola"}}}, "tasks.sst2.paper is 'cola'; a GLUE task has its own, it goes with"),
         ({"tasks": {"mnli": {"title": "QQP"}}}, "tasks.mnli.title is 'QQP'; a GLUE task has its own, it goes with"),
         ({"budgets": {"pattern": ["0%"]}}, r"budgets.pattern\[0\] is '0%'; it must be above 0% and at most 100%"),
-        ({"tasks": {"cola": {"files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}}, "files and sample"),
+        ({"tasks": {"cola": TABLES}}, "files and sample"),
         ({"tasks": {"x": {"sample": "s", "files": {"train": {"path": "a"}}}}}, "train and validation are needed"),
         (
             {"tasks": {"quora": {"title": "QQP", "sample": "20k pairs", **TABLES}}},
             "tasks.quora.title is 'QQP', an official task's name; it must say what these rows are, such as 'QQP, 20k",
         ),
-        (
-            {"tasks": {"mnli": {"sample": "s", "files": {"train": {"path": "a"}, "validation": {"path": "b"}}}}},
-            "only GLUE's official ones may go by that name",
-        ),
+        ({"tasks": {"mnli": {"sample": "s", **TABLES}}}, "only GLUE's official ones may go by that name"),
     ],
 )
 def test_a_scale_that_cannot_be_is_refused(tmp_path, changes, message):
@@ -191,28 +173,23 @@ def test_a_scale_that_cannot_be_is_refused(tmp_path, changes, message):
         ({"reference": "b"}, "reference is 'b'; the arms are a"),
         ({"budgets": ["200%"]}, r"budgets\[0\] is '200%'; it must be above 0%"),
         ({"arms": {1: {}}, "reference": "1"}, "arms names 1; it must be text: write '1' in quotes"),
-        (
-            {"arms": {"a": {"finetune": {"pool": "map"}}}},
-            "arms.a.finetune: unknown field 'pool'; did you mean 'pooling'",
-        ),
-        ({"arms": {"a": {"finetune": {"xyz": "map"}}}}, "arms.a.finetune: unknown field 'xyz'; there are"),
-        (
-            {"arms": {"a": {"pretrain": {"training.step": 3}}}},
-            "arms.a.pretrain: unknown field 'training.step'; did you",
-        ),
+        ({"a": {"finetune": {"pool": "map"}}}, "arms.a.finetune: unknown field 'pool'; did you mean 'pooling'"),
+        ({"a": {"finetune": {"xyz": "map"}}}, "arms.a.finetune: unknown field 'xyz'; there are"),
+        ({"a": {"pretrain": {"training.step": 3}}}, "arms.a.pretrain: unknown field 'training.step'; did you"),
         ({"finetune": {"pool": "map"}}, "finetune: unknown field 'pool'; did you mean 'pooling'"),
-        ({"arms": {"a": {"pretrian": {}}}}, r"unknown field 'arms.a.pretrian'; did you mean 'arms.a.pretrain'\?"),
+        ({"a": {"pretrian": {}}}, r"unknown field 'arms.a.pretrian'; did you mean 'arms.a.pretrain'\?"),
     ],
 )
 def test_a_study_that_cannot_be_is_refused(fields, message):
-    arms = fields.pop("arms", {"a": {}})
+    """Fields of a study, or its one arm."""
+    fields = {"arms": fields} if "a" in fields else fields
     with pytest.raises(ValueError, match=message):
-        study(arms, **{"reference": "a", **fields})
+        study(**{"arms": {"a": {}}, "reference": "a", **fields})
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_packaged_study_stands_beside_the_paper_as_a_copy_of_it_does(tmp_path, name):
-    (tmp_path / "copy.yaml").write_text(find(name, "studies", STUDIES).read_text())
+    (tmp_path / "copy.yaml").write_text(grid.find(name, "studies", STUDIES).read_text())
     assert load_study(tmp_path / "copy.yaml") == load_study(name)
     assert QUESTIONS[load_study(name).label] == name
 
@@ -230,10 +207,14 @@ def beside(folder, column, classes=("other", "same"), more=""):
     return task.load(str(glue))
 
 
+def official_cola(folder):
+    """CoLA of the world of a folder."""
+    world(folder)
+    return StudyTask.of("cola", None).load(str(folder / "glue"))
+
+
 def test_a_column_knows_what_one_class_for_all_would_score(tmp_path):
-    world(tmp_path)
-    (cola,) = StudyTask.of("cola", None).load(str(tmp_path / "glue")).columns(1)
-    assert cola["constant"] == 0, "a correlation"
+    assert official_cola(tmp_path).columns(1)[0]["constant"] == 0, "a correlation"
     loaded = beside(tmp_path, "mnli_m")
     dev = list(loaded.splits["validation"]["label"])
     assert loaded.columns(1)[0]["constant"] == max(dev.count(0), dev.count(1)) / len(dev)
@@ -243,8 +224,7 @@ def test_a_column_knows_what_one_class_for_all_would_score(tmp_path):
 
 
 def test_an_official_task_with_other_rows_says_so(tmp_path, monkeypatch):
-    world(tmp_path)
-    cola = StudyTask.of("cola", None).load(str(tmp_path / "glue"))
+    cola = official_cola(tmp_path)
     assert cola.columns(1)[0]["sample"] == "48 train rows and 16 validation rows"
     monkeypatch.setitem(ROWS, "cola", (48, 16))
     assert cola.columns(1)[0]["sample"] is None
@@ -301,50 +281,41 @@ def test_a_table_that_cannot_be_scored_as_its_column_is_refused(tmp_path, column
 
 
 @pytest.mark.parametrize(
-    ("tasks", "arms", "message"),
+    ("tasks", "arms", "owners"),
     [
         (
-            {"cola": {"finetune": {"epochs": 3}}, "rte": {"finetune": {"epochs": 2}}},
+            {"cola": EPOCHS, "rte": EPOCHS},
             {"a": {}},
-            "finetune.epochs would change nothing: every task of the scale has its own; set "
-            "tasks.cola.finetune.epochs, tasks.rte.finetune.epochs",
+            "task of the scale has its own; set tasks.cola.finetune.epochs, tasks.rte.finetune.epochs",
         ),
-        (
-            {"cola": {}},
-            {"a": {"finetune": {"epochs": 1}}, "b": {"finetune": {"epochs": 2}}},
-            "finetune.epochs would change nothing: every arm of the study has its own",
-        ),
+        ({"cola": {}}, {"a": EPOCHS, "b": EPOCHS}, "arm of the study has its own"),
     ],
 )
-def test_a_fine_tuning_field_that_would_reach_nothing_is_refused(tmp_path, tasks, arms, message):
+def test_a_fine_tuning_field_that_would_reach_nothing_is_refused(tmp_path, tasks, arms, owners):
     small = scale(world(tmp_path), tasks=tasks)
     check_reach(study(arms), small, ["finetune.dropout=0.2", "pretrain.training.steps=3"])
     for given in ("finetune.epochs=1", "finetune={epochs: 1}"):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"finetune.epochs would change nothing: every {owners}"):
             check_reach(study(arms), small, [given])
 
 
 def test_tasks_that_keep_their_own_fine_tuning_field_are_named(tmp_path, caplog):
-    small = scale(world(tmp_path), tasks={"cola": {"finetune": {"epochs": 3}}, "rte": {}})
+    small = scale(world(tmp_path), tasks={"cola": EPOCHS, "rte": {}})
     check_reach(study(), small, ["finetune.dropout=0.2"])
     assert not caplog.messages
     check_reach(study(), small, ["finetune.epochs=1"])
-    assert caplog.messages == [
-        "finetune.epochs does not change the tasks that have their own: tasks.cola.finetune.epochs"
-    ]
+    (told,) = caplog.messages
+    assert told == "finetune.epochs does not change the tasks that have their own: tasks.cola.finetune.epochs"
 
 
 def test_mnli_fills_two_columns_and_a_sample_never_an_official_one(tmp_path):
-    world(tmp_path)
-    table = beside(tmp_path, "mnli_m")
+    cola, table = official_cola(tmp_path), beside(tmp_path, "mnli_m")
     (column,) = table.columns(epochs=2)
     assert (column["key"], column["title"], column["sample"]) == ("pairs", "Pairs, 30 rows", "30 rows")
     assert (column["train"], column["validation"], column["epochs"]) == (30, 10, 2)
     assert table.task.label_names == ("other", "same")
     assert list(table.splits["validation"]["label"][:3]) == [0, 1, 1]
-    cola = StudyTask.of("cola", None).load(str(tmp_path / "glue"))
-    assert [column["title"] for column in cola.columns(1)] == ["CoLA"]
-    assert cola.columns(1)[0]["metric"] == "matthews_correlation"
+    assert [(column["title"], column["metric"]) for column in cola.columns(1)] == [("CoLA", "matthews_correlation")]
     assert set(cola.splits) == {"train", "validation"}
 
 
