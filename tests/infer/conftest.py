@@ -3,8 +3,11 @@
 import weakref
 
 import pytest
+from transformers import PreTrainedModel
 
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
+from mabert.model.blocks import MambaBlock
+from mabert.model.packing import total_of
 from tests.model import helpers
 from tests.train.helpers import tokenizer
 
@@ -21,14 +24,31 @@ def masked_lm(tmp_path_factory, words):
 
 @pytest.fixture(scope="session")
 def classifier(tmp_path_factory, words):
-    return saved(
-        MaBertForSequenceClassification,
-        tmp_path_factory.mktemp("classifier"),
-        words,
-        num_labels=3,
-        id2label={0: "a", 1: "b", 2: "c"},
-        label2id={"a": 0, "b": 1, "c": 2},
-    )
+    names = {0: "a", 1: "b", 2: "c"}
+    labels = {"num_labels": 3, "id2label": names, "label2id": {name: number for number, name in names.items()}}
+    return saved(MaBertForSequenceClassification, tmp_path_factory.mktemp("classifier"), words, **labels)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The classes whose weights were read, one a reading."""
+    read, real = [], PreTrainedModel.from_pretrained.__func__
+    counted = classmethod(lambda kind, *given, **named: read.append(kind) or real(kind, *given, **named))
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", counted)
+    return read
+
+
+@pytest.fixture
+def rows_seen(monkeypatch):
+    """The rows and the tokens of what runs through Mamba blocks, the tokens rounded up as prepacking rounds them."""
+    seen, forward = [], MambaBlock.forward
+
+    def watched(self, hidden, *rest, **more):
+        seen.append((hidden.shape[0], total_of(hidden.shape[1])))
+        return forward(self, hidden, *rest, **more)
+
+    monkeypatch.setattr(MambaBlock, "forward", watched)
+    return seen
 
 
 class Text(str):

@@ -62,11 +62,9 @@ def test_every_question_in_python_refuses_it(masked_lm, classifier):
         lambda texts: mabert.load(classifier).predict(["a"], texts),
         lambda texts: mabert.convert("minilm", texts, "folder"),
     ):
-        with pytest.raises(
-            ValueError, match=r": a DataFrame of shape \(2, 1\), where a list of (texts|files), such as one column"
-        ) as raised:
+        told = r"^[^\n]*: a DataFrame of shape \(2, 1\), where a list of (texts|files), such as one column[^\n]*$"
+        with pytest.raises(ValueError, match=told):
             ask(table)
-        assert "\n" not in str(raised.value)
 
 
 HALVES = st.text(st.sampled_from("ab \ud83d\ude00\U0001f600"), max_size=8)
@@ -81,6 +79,8 @@ def test_half_of_a_pair_becomes_one_other_character_and_all_else_stays(texts, se
     for (found,), words in zip(in_rows(sentences, words=True), sentences, strict=True):
         expected = Words(map(mended, words))
         assert (found, found.spans) == (expected, expected.spans)
+    with pytest.raises(ValueError, match=rf"^the input: text {len(sentences) + 1} is \['b', None\], not text$"):
+        in_rows([*sentences, ["b", None]], words=True)
 
 
 def test_half_of_a_pair_is_answered_as_the_character_it_becomes(masked_lm, classifier):
@@ -88,8 +88,3 @@ def test_half_of_a_pair_is_answered_as_the_character_it_becomes(masked_lm, class
     np.testing.assert_array_equal(*(model.embed([f"the {odd} bird"], progress=False) for odd in ("\ud83d", "\ufffd")))
     assert model.fill_mask(["a \ude00 [MASK]"], progress=False) == model.fill_mask(["a \ufffd [MASK]"], progress=False)
     assert len(mabert.load(classifier).predict(["a \ud83d bird"], progress=False)) == 1
-
-
-def test_a_word_that_is_no_text_is_named():
-    with pytest.raises(ValueError, match=r"^the input: text 2 is \['b', None\], not text$"):
-        in_rows([["a"], ["b", None]], words=True)

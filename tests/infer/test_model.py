@@ -9,13 +9,13 @@ import torch
 
 import mabert
 from mabert import MaBertForMaskedLM, MaBertForMultipleChoice, MaBertForSequenceClassification, MaBertModel
-from mabert.infer import model as models
 from mabert.infer.loaded import device_named, load_for_use
 from mabert.machine import environment
 from mabert.model.blocks import MambaBlock
 from mabert.model.packing import total_of
-from mabert.model.prepack import PackedLinear, can_prepack
+from mabert.model.prepack import Int8Linear, PackedLinear, can_prepack
 from mabert.opening.opened import open_model
+from mabert.ops import int8
 from tests.infer.conftest import saved
 from tests.tolerances import TOLERANCES
 
@@ -24,34 +24,19 @@ MASKED = ["the [MASK] sings", "a [MASK] under the [MASK]"]
 BF16 = TOLERANCES["selective_scan", torch.bfloat16].relative
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """What weights were read for."""
-    uses = []
-
-    def spy(opened, use, **more):
-        uses.append(use)
-        return load_for_use(opened, use, **more)
-
-    monkeypatch.setattr(models, "load_for_use", spy)
-    return uses
-
-
 def test_weights_are_read_once_and_answers_are_those_of_a_model_opened_anew(masked_lm, classifier, reads):
     model = mabert.load(masked_lm)
     assert reads == []
     for _ in range(2):
         np.testing.assert_array_equal(model.embed(TEXTS), mabert.load(masked_lm).embed(TEXTS))
         assert model.fill_mask(MASKED, top=2) == mabert.load(masked_lm).fill_mask(MASKED, top=2)
-    assert reads == ["masked_lm"] * 5, "one for the model, one for each opened anew"
+    assert reads == [MaBertForMaskedLM] * 5, "one for the model, one for each opened anew"
     reads.clear()
     model = mabert.load(classifier)
-    for pooling in ("mean", "map"):
-        np.testing.assert_array_equal(
-            model.embed(TEXTS, pooling=pooling), mabert.load(classifier).embed(TEXTS, pooling=pooling)
-        )
+    for how in ({"pooling": "mean"}, {"pooling": "map"}):
+        np.testing.assert_array_equal(model.embed(TEXTS, **how), mabert.load(classifier).embed(TEXTS, **how))
     assert model.predict(TEXTS) == mabert.load(classifier).predict(TEXTS)
-    assert reads == ["classifier"] * 4
+    assert reads == [MaBertForSequenceClassification] * 4
 
 
 def test_vectors_come_from_a_folder_with_any_head(masked_lm, words, tmp_path):
@@ -194,18 +179,35 @@ def test_out_of_memory_names_the_batch_and_other_errors_stay_as_they_are(masked_
     assert error in (raised.value, raised.value.__cause__)
 
 
-def test_only_a_model_that_pools_by_attention_runs_text_by_text(words, tmp_path, monkeypatch):
+def test_only_a_model_that_pools_by_attention_runs_text_by_text(words, tmp_path, rows_seen):
     folder = saved(MaBertForSequenceClassification, tmp_path, words, pooling="attention")
-    sizes, forward = [], MambaBlock.forward
-    monkeypatch.setattr(
-        MambaBlock,
-        "forward",
-        lambda self, hidden, *rest, **more: sizes.append(hidden.shape[1]) or forward(self, hidden, *rest, **more),
-    )
     tokens = sorted((len(words(text)["input_ids"]) for text in TEXTS), reverse=True)
     together = mabert.load(folder).embed(TEXTS)
-    assert list(map(total_of, sizes)) == [total_of(sum(tokens))]
-    sizes.clear()
+    assert rows_seen == [(1, total_of(sum(tokens)))]
+    rows_seen.clear()
     mabert.load(folder).predict(TEXTS)
-    assert list(map(total_of, sizes)) == list(map(total_of, tokens))
+    assert rows_seen == [(1, total_of(count)) for count in tokens]
     np.testing.assert_allclose(together, mabert.load(folder).embed(TEXTS, deterministic=True), rtol=1e-5, atol=2e-6)
+
+
+def lacks_int8():
+    """Why there are no 8 bits here, or nothing."""
+    try:
+        int8.check()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.skipif(bool(lacks_int8()), reason=lacks_int8())
+def test_a_model_opened_in_8_bits_says_nearly_what_it_says_or_that_it_has_none(masked_lm, tmp_path, words):
+    wide = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
+    folder = saved(MaBertForMaskedLM, tmp_path / "wide", words, **wide)
+    exact, short = (mabert.load(folder, precision=name) for name in ("fp32", "int8"))
+    vectors, near = exact.embed(TEXTS, normalize=True), short.embed(TEXTS, normalize=True)
+    assert (vectors * near).sum(1).min() > 0.995
+    assert not np.array_equal(vectors, near)
+    assert any(isinstance(module, Int8Linear) for module in short._encoder().model.modules())
+    assert len(short.fill_mask(MASKED)) == 2
+    with pytest.raises(ValueError, match="int8 gains nothing"):
+        mabert.load(masked_lm, precision="int8").embed(["a"])

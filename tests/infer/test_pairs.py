@@ -1,6 +1,7 @@
 """A fine-tuned model predicts what the run that made it predicted, pairs and single texts alike."""
 
 import csv
+import functools
 import random
 import shutil
 
@@ -40,52 +41,63 @@ def pretrained(masked_lm, tmp_path_factory):
     return folder
 
 
-def tuned(pretrained, tables, output, columns, **how):
-    """A run's folder of seed 0, and what it predicted on validation."""
-    files = {split: tables / f"{split}.csv" for split in ("train", "validation")}
-    task, splits = load_own(files, columns, kind="regression" if columns.label == "score" else "classification")
-    recipe = FinetuneRecipe(learning_rates=[1e-2], epochs=1, batch_size=8, precision="fp32", **how)
-    finetune(pretrained, task, splits, output, recipe, [0], progress=False)
-    lines = (output / "seed-0/validation.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    return output / "seed-0", [line.split("\t")[1] for line in lines]
+@pytest.fixture(scope="module")
+def tuned(pretrained, tables, tmp_path_factory):
+    """Gives a run's folder of seed 0, and what it predicted on validation."""
+
+    @functools.cache
+    def tuned(second, label, **how):
+        output, columns = tmp_path_factory.mktemp("run"), Columns("one", second, label)
+        files = {split: tables / f"{split}.csv" for split in ("train", "validation")}
+        task, splits = load_own(files, columns, kind="regression" if label == "score" else "classification")
+        recipe = FinetuneRecipe(learning_rates=[1e-2], epochs=1, batch_size=8, precision="fp32", **how)
+        finetune(pretrained, task, splits, output, recipe, [0], progress=False)
+        lines = (output / "seed-0/validation.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        return output / "seed-0", [line.split("\t")[1] for line in lines]
+
+    return tuned
 
 
-def test_scores_of_pairs(pretrained, tables, tmp_path):
-    model, said = tuned(pretrained, tables, tmp_path, Columns("one", "two", "score"))
-    first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
+@pytest.fixture
+def pairs(tables):
+    return list(zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True))
+
+
+def scores(model, *texts, **how):
+    return [f"{row['score']:.4f}" for row in mabert.load(model).predict(*texts, **how)]
+
+
+def test_scores_of_pairs(tuned, pairs):
+    model, said = tuned("two", "score")
     assert len(set(said)) == 12
-    assert [f"{row['score']:.4f}" for row in mabert.load(model).predict(first, second)] == said
-    turned = [f"{row['score']:.4f}" for row in mabert.load(model).predict(second, first)]
-    assert sum(a != b for a, b in zip(turned, said, strict=True)) == 12
+    assert scores(model, *pairs) == said
+    assert sum(a != b for a, b in zip(scores(model, *pairs[::-1]), said, strict=True)) == 12
     with pytest.raises(ValueError, match="12 first texts and 11 second ones"):
-        mabert.load(model).predict(first, second[1:])
+        mabert.load(model).predict(pairs[0], pairs[1][1:])
 
 
-def test_classes_of_single_texts(pretrained, tables, tmp_path):
-    model, said = tuned(pretrained, tables, tmp_path, Columns("one", None, "class"))
+def test_classes_of_single_texts(tuned, tables):
+    model, said = tuned(None, "class")
     texts = read_texts(tables / "validation.csv", "one")
     assert [row["label"] for row in mabert.load(model).predict(texts)] == said
 
 
-def test_texts_are_cut_as_in_fine_tuning_unless_something_else_is_asked_for(pretrained, tables, tmp_path):
-    columns = Columns("one", "two", "score")
-    model, said = tuned(pretrained, tables, tmp_path, columns, max_length=9, truncate=True)
-    first, second = zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True)
-    assert [f"{row['score']:.4f}" for row in mabert.load(model).predict(first, second)] == said
+def test_texts_are_cut_as_in_fine_tuning_unless_something_else_is_asked_for(tuned, pairs):
+    model, said = tuned("two", "score", max_length=9, truncate=True)
+    assert scores(model, *pairs) == said
     with pytest.raises(ValueError, match=r"texts are longer than 9 tokens"):
-        mabert.load(model).predict(first, second, truncate=False)
-    longer = mabert.load(model).predict(first, second, max_length=12)
-    assert longer == mabert.load(model).predict(first, second, max_length=12, truncate=True)
-    assert [f"{row['score']:.4f}" for row in longer] != said
+        mabert.load(model).predict(*pairs, truncate=False)
+    longer = scores(model, *pairs, max_length=12)
+    assert longer == scores(model, *pairs, max_length=12, truncate=True)
+    assert longer != said
     (model / "encoding.json").unlink()
-    assert [f"{row['score']:.4f}" for row in mabert.load(model).predict(first, second)] != said
+    assert scores(model, *pairs) != said
 
 
-def test_pairs_for_single_texts_and_the_other_way_round_are_refused(pretrained, tables, tmp_path):
-    pairs, _ = tuned(pretrained, tables, tmp_path / "pairs", Columns("one", "two", "score"))
-    single, _ = tuned(pretrained, tables, tmp_path / "single", Columns("one", None, "class"))
+def test_pairs_for_single_texts_and_the_other_way_round_are_refused(tuned, tmp_path):
     with pytest.raises(ValueError, match=r"seed-0 was fine-tuned on pairs of texts, and the second ones are missing"):
-        mabert.load(pairs).predict(["the bird"])
+        mabert.load(tuned("two", "score")[0]).predict(["the bird"])
+    single = shutil.copytree(tuned(None, "class")[0], tmp_path / "seed-0")
     with pytest.raises(ValueError, match=r"seed-0 was fine-tuned on single texts, and pairs are given"):
         mabert.load(single).predict(["the bird"], ["a river"])
     (single / "encoding.json").write_text('{"max_length": "9", "truncate": false, "pairs": false}')

@@ -64,9 +64,8 @@ def quantized(masked_lm, tmp_path):
 def test_a_missing_package_is_named(quantized, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.core.config", None)
     monkeypatch.setitem(sys.modules, "torchao", None)
-    with pytest.raises(
-        ValueError, match=rf"^the weights in {quantized} need a package that is not installed here: .*torchao"
-    ):
+    told = rf"^the weights in {quantized} need a package that is not installed here: .*torchao"
+    with pytest.raises(ValueError, match=told):
         mabert.load(quantized).embed(["a bird"])
 
 

@@ -11,6 +11,7 @@ import mabert
 from mabert import MaBertForQuestionAnswering, MaBertForTokenClassification
 from mabert.cli import main
 from tests.infer.conftest import saved
+from tests.refusal import refusal
 
 TAGS = {"id2label": {0: "O", 1: "B-X", 2: "I-X"}, "label2id": {"O": 0, "B-X": 1, "I-X": 2}, "num_labels": 3}
 SENTENCES = ["the old bird sings.", "a paper  house", "", "stone"]
@@ -70,25 +71,21 @@ def test_answers_stand_where_they_say_and_do_not_depend_on_the_batch(request, wo
             assert 0 < answer["probability"] <= 1
 
 
-def test_the_command_takes_texts_and_words(everywhere, tmp_path, capsys):
-    (tmp_path / "t.txt").write_text("the bird\n")
-    (tmp_path / "t.jsonl").write_text('{"tokens": ["the", "bird"], "id": 7}\n')
-    assert main(["predict", str(everywhere), str(tmp_path / "t.txt")]) == 0
-    of_text = json.loads(capsys.readouterr().out)
-    assert main(["predict", str(everywhere), str(tmp_path / "t.jsonl"), "--keep", "id"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"id": 7} | of_text
-    (tmp_path / "t.json").write_text('{"words": ["the", "bird"]}\n')
-    how = ["--text-column", "words", "--jsonl"]
-    assert main(["predict", str(everywhere), str(tmp_path / "t.json"), *how]) == 0
-    assert json.loads(capsys.readouterr().out) == of_text
-    assert of_text["text"] == "the bird"
-    assert [entity["text"] for entity in of_text["entities"]] == ["the", "bird"]
-
-
 def predicted(capsys, *arguments):
     """What the command writes, a row each."""
     assert main(["predict", *map(str, arguments)]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_command_takes_texts_and_words(everywhere, tmp_path, capsys):
+    (tmp_path / "t.txt").write_text("the bird\n")
+    (tmp_path / "t.jsonl").write_text('{"tokens": ["the", "bird"], "id": 7}\n')
+    (tmp_path / "t.json").write_text('{"words": ["the", "bird"]}\n')
+    (of_text,) = predicted(capsys, everywhere, tmp_path / "t.txt")
+    assert predicted(capsys, everywhere, tmp_path / "t.jsonl", "--keep", "id") == [{"id": 7} | of_text]
+    assert predicted(capsys, everywhere, tmp_path / "t.json", "--text-column", "words", "--jsonl") == [of_text]
+    assert of_text["text"] == "the bird"
+    assert [entity["text"] for entity in of_text["entities"]] == ["the", "bird"]
 
 
 def test_the_command_reads_the_files_that_finetune_reads(everywhere, reader, tmp_path, capsys):
@@ -106,25 +103,25 @@ def test_the_command_reads_the_files_that_finetune_reads(everywhere, reader, tmp
     assert {*of_form[0]} == {"id", "question", "context", "answer", "start", "end", "probability"}
 
 
-def test_what_is_wrong_with_such_a_file_is_said(everywhere, reader, tmp_path, capsys):
-    def refused(*arguments):
-        assert main(["predict", *map(str, arguments)]) == 2
-        return capsys.readouterr().err
+QAS = '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1", "question": "b"}]}]}]}'
 
-    (tmp_path / "t.conll").write_text("the O\n")
-    assert "lines of plain text hold no pairs" in refused(reader, tmp_path / "t.conll")
-    assert "lines of plain text have no columns to keep" in refused(everywhere, tmp_path / "t.conll", "--keep", "id")
-    assert "no such file" in refused(everywhere, tmp_path / "none.conll")
-    (tmp_path / "t.json").write_text(
-        '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1", "question": "b"}]}]}]}'
-    )
-    assert "qas[0]: no 'title'; there is id, question, context" in refused(
-        reader, tmp_path / "t.json", "--keep", "title"
-    )
-    (tmp_path / "t.json").write_text('{"data": []}')
-    assert "t.json: no questions" in refused(reader, tmp_path / "t.json")
-    (tmp_path / "t.json").write_text('{"question": "a", "context": "b"}')
-    assert "no 'data', which the form of SQuAD has there" in refused(reader, tmp_path / "t.json")
+
+@pytest.mark.parametrize(
+    ("kind", "content", "options", "message"),
+    [
+        ("reader", "the O\n", [], "lines of plain text hold no pairs"),
+        ("everywhere", "the O\n", ["--keep", "id"], "lines of plain text have no columns to keep"),
+        ("everywhere", None, [], "no such file"),
+        ("reader", QAS, ["--keep", "title"], "qas[0]: no 'title'; there is id, question, context"),
+        ("reader", '{"data": []}', [], "t.json: no questions"),
+        ("reader", '{"question": "a", "context": "b"}', [], "no 'data', which the form of SQuAD has there"),
+    ],
+)
+def test_what_is_wrong_with_such_a_file_is_said(request, tmp_path, capsys, kind, content, options, message):
+    file = tmp_path / ("t.json" if str(content).startswith("{") else "t.conll")
+    if content is not None:
+        file.write_text(content)
+    assert message in refusal(capsys, ["predict", request.getfixturevalue(kind), file, *options])
 
 
 def test_what_a_tagger_refuses(tagger, words, tmp_path):

@@ -5,9 +5,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
 import torch
-from transformers import AutoModelForMaskedLM, LongformerConfig, LongformerModel, PreTrainedModel
+from transformers import AutoModelForMaskedLM, LongformerConfig, LongformerModel
 
 import mabert
 from mabert.baselines.uses import ready
@@ -31,15 +30,6 @@ def at_once(*works):
         return list(pool.map(begin, works))
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """The classes whose weights were read."""
-    read, real = [], PreTrainedModel.from_pretrained.__func__
-    counted = classmethod(lambda kind, *given, **named: read.append(kind) or real(kind, *given, **named))
-    monkeypatch.setattr(PreTrainedModel, "from_pretrained", counted)
-    return read
-
-
 def test_the_first_users_of_a_model_read_its_weights_once(masked_lm, reads):
     alone = mabert.load(masked_lm).fill_mask(MASKED, progress=False)
     reads.clear()
@@ -53,19 +43,19 @@ def test_the_first_users_of_a_model_read_its_weights_once(masked_lm, reads):
 
 
 def test_two_models_are_loaded_at_once_and_one_answers_two_questions(masked_lm, classifier, reads):
-    expected = mabert.load(classifier).predict(TEXTS, progress=False)
-    vectors = mabert.load(classifier).embed(TEXTS, progress=False)
-    alone = mabert.load(masked_lm).fill_mask(MASKED, progress=False)
+    def questions():
+        labels, words = mabert.load(classifier), mabert.load(masked_lm)
+        return (
+            lambda: labels.predict(TEXTS, progress=False),
+            lambda: words.fill_mask(MASKED, progress=False),
+            lambda: labels.embed(TEXTS, progress=False),
+        )
+
+    *expected, vectors = (ask() for ask in questions())
     reads.clear()
-    labels, words = mabert.load(classifier), mabert.load(masked_lm)
-    predicted, embedded, filled = at_once(
-        lambda: labels.predict(TEXTS, progress=False),
-        lambda: labels.embed(TEXTS, progress=False),
-        lambda: words.fill_mask(MASKED, progress=False),
-    )
-    assert predicted == expected
+    *answers, embedded = at_once(*questions())
+    assert answers == expected
     np.testing.assert_array_equal(embedded, vectors)
-    assert filled == alone
     assert len(reads) == 2
 
 

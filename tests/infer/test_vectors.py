@@ -11,6 +11,7 @@ from mabert import MaBertModel
 from mabert.cli import main
 from tests.conversion.helpers import saved_teacher, sentence_files
 from tests.infer.conftest import saved
+from tests.refusal import refusal
 
 TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light"]
 
@@ -88,13 +89,9 @@ def test_the_command_goes_by_the_folder_too(tmp_path, options, scaled):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     place = tmp_path / "vectors.npy"
     assert main(["embed", str(folder), str(tmp_path / "texts.txt"), "-o", str(place), *options]) == 0
-    vectors = np.load(place)
-    assert (np.abs(norms(vectors) - 1).max() < 1e-5) == scaled
-    np.testing.assert_allclose(
-        vectors,
-        mabert.load(folder).embed(TEXTS, pooling="mean" if "mean" in options else None, normalize=scaled),
-        rtol=1e-6,
-    )
+    wanted = mabert.load(folder).embed(TEXTS, pooling="mean" if "mean" in options else None, normalize=scaled)
+    np.testing.assert_allclose(np.load(place), wanted, rtol=1e-6)
+    assert (np.abs(norms(wanted) - 1).max() < 1e-5) == scaled
 
 
 def test_a_model_of_the_hub_makes_vectors_as_its_files_say(tmp_path, monkeypatch, in_the_hubs_cache):
@@ -109,6 +106,5 @@ def test_a_model_of_the_hub_makes_vectors_as_its_files_say(tmp_path, monkeypatch
 
 def test_a_model_that_the_hub_has_not_is_one_line(capsys, in_the_hubs_cache):
     for command in ("embed", "info", "fill-mask"):
-        assert main([command, "owner/other"]) == 2
-        told = "mabert: no model 'owner/other': neither a folder here nor to be had from the hub\n"
-        assert capsys.readouterr().err == told
+        told = "mabert: no model 'owner/other': neither a folder here nor to be had from the hub"
+        assert refusal(capsys, [command, "owner/other"]) == told

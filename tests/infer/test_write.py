@@ -1,4 +1,4 @@
-"""Answers on disk: all of a file or nothing; on standard output: window by window."""
+"""Answers on disk: all of a file or nothing; on standard output: window by window. What the commands say of them."""
 
 import io
 import json
@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from mabert.cli import parse
+from mabert.cli.texts import how_of
 from mabert.files.writing import check_output
 from mabert.infer.write import in_a_line, write_rows, write_vectors
 from mabert.model import MaBertConfig
@@ -116,7 +118,37 @@ def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
 
 
 def test_a_model_without_mamba_layers_has_no_cores_in_its_line():
-    both, none = (in_a_line(MaBertConfig(layer_pattern=letters)) for letters in ("MT", "TT"))
-    assert "2 layers MT, " in both
-    assert "Mamba cores" in both
-    assert "Mamba" not in none
+    assert "Mamba" not in in_a_line(MaBertConfig(layer_pattern="TT"))
+
+
+@pytest.mark.parametrize("command", ["embed", "predict", "fill-mask"])
+def test_help_says_what_a_long_text_does_to_the_work_and_in_what_fine_tuning_computes(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit):
+        parse([command, "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "file to write; it appears only when it is complete [JSONL on standard output]" in told
+    assert (
+        "cut longer texts, instead of stopping at the first one [no; predict: as in fine-tuning, else in windows]"
+        in told
+    )
+    assert "[the precision of the saved weights; auto for a fine-tuned model]" in told
+
+
+def test_progress_does_not_stand_among_answers_in_the_same_file(monkeypatch, tmp_path):
+    """As after `> answers.jsonl 2>&1`, and under `nohup` without a file."""
+
+    def shown(out, err, *options):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", err)
+            return how_of(parse(["embed", "model", *options])).progress
+
+    with (tmp_path / "a").open("a") as one, (tmp_path / "a").open("a") as same, (tmp_path / "b").open("a") as other:
+        assert not shown(one, same)
+        assert shown(one, same, "-o", "v.npy")
+        assert shown(one, other)
+        assert shown(io.StringIO(), same), "in a notebook"
+        assert shown(one, None), "there is no standard error"
+    with (tmp_path / "a").open("a") as one:
+        assert shown(one, other), "standard error is closed"

@@ -16,6 +16,12 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 LABELS = torch.tensor([0, 1])
 """Of those texts."""
 
+THREE = (
+    torch.randint(1, VOCAB, (3, 20), generator=torch.Generator().manual_seed(0)),
+    (torch.arange(20) < torch.tensor([[20], [7], [1]])).long(),
+)
+"""Three longer texts and their mask."""
+
 BERT = {"layer_pattern": "TT", "norm_position": "post", "final_norm": False, "pooling": "cls", "pooler_act": "tanh"}
 MAKINGS = {
     "the paper's": {},

@@ -59,9 +59,12 @@ def test_weights_of_a_class_of_their_own_are_left_to_their_layers_and_not_prepac
             torch.testing.assert_close(model(TOKENS, MASK)[0], expected)
 
 
+def made(kind=MaBertModel, **fields):
+    return build(kind, config(**fields), dtype=torch.float32)
+
+
 def test_gradients_of_a_feed_forward_network_are_shown_to_its_hooks():
-    model = build(MaBertModel, config(), dtype=torch.float32)
-    seen = []
+    model, seen = made(), []
     model.layers[0].feed_forward.register_full_backward_hook(lambda *_: seen.append(1))
     model(TOKENS, MASK).last_hidden_state.sum().backward()
     assert seen
@@ -69,7 +72,7 @@ def test_gradients_of_a_feed_forward_network_are_shown_to_its_hooks():
 
 @torch.no_grad()
 def test_what_a_layer_in_anothers_place_gives_is_not_written_over():
-    model = build(MaBertModel, config(), dtype=torch.float32)
+    model = made()
 
     class Kept(nn.Module):
         def __init__(self, inner):
@@ -106,8 +109,8 @@ WAYS = {
 
 @pytest.mark.parametrize(("way", "making"), [*((way, {}) for way in WAYS), ("head", MIXTURE), ("all layers", MIXTURE)])
 def test_adapters_of_peft_learn_and_are_saved(way, making, tmp_path):
-    kind, making = MaBertForSequenceClassification if way == "head" else MaBertForMaskedLM, config(**making)
-    model = get_peft_model(build(kind, making, dtype=torch.float32), WAYS[way])
+    kind = MaBertForSequenceClassification if way == "head" else MaBertForMaskedLM
+    model = get_peft_model(made(kind, **making), WAYS[way])
     model(TOKENS, MASK, labels=TRUTH[kind]).loss.backward()
     learned = {name: held for name, held in model.named_parameters() if held.requires_grad}
     assert learned
@@ -116,16 +119,16 @@ def test_adapters_of_peft_learn_and_are_saved(way, making, tmp_path):
         for held in learned.values():
             held.add_(0.1)
     model.save_pretrained(tmp_path)
-    again = PeftModel.from_pretrained(build(kind, making, dtype=torch.float32), tmp_path).eval()
+    again = PeftModel.from_pretrained(made(kind, **making), tmp_path).eval()
     expected = model.eval()(TOKENS, MASK).logits
     assert torch.equal(again(TOKENS, MASK).logits, expected)
-    assert not torch.equal(build(kind, making, dtype=torch.float32)(TOKENS, MASK).logits, expected)
+    assert not torch.equal(made(kind, **making)(TOKENS, MASK).logits, expected)
 
 
 @pytest.mark.skipif(not PREPACKS, reason="oneDNN's layouts are for x86 processors")
 @torch.no_grad()
 def test_an_adapter_can_be_merged_into_a_prepacked_model():
-    model = get_peft_model(build(MaBertModel, config(), dtype=torch.float32), LoraConfig(target_modules=["up"]))
+    model = get_peft_model(made(), LoraConfig(target_modules=["up"]))
     for name, held in model.named_parameters():
         if "lora_B" in name:
             held.fill_(0.5)
@@ -136,12 +139,10 @@ def test_an_adapter_can_be_merged_into_a_prepacked_model():
 
 @pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel])
 def test_whoever_sets_weights_by_their_names_in_a_file_sets_all_of_them(kind, tmp_path):
-    saved = build(kind, config(ssm_direction="bidirectional"), dtype=torch.float32)
+    saved = made(kind, ssm_direction="bidirectional")
     saved.save_pretrained(tmp_path)
     names = load_file(tmp_path / "model.safetensors").keys()
-    assert names == saved.state_dict().keys() - {"predictions.decoder.weight"}, (
-        "all but the tied weight, by the model's own names"
-    )
+    assert names == saved.state_dict().keys() - {"predictions.decoder.weight"}, "all but the tied weight"
     drawn = build(kind, saved.config, seed=1, dtype=torch.float32)
     load_checkpoint_in_model(drawn, tmp_path, device_map={"": "cpu"})
     with init_empty_weights():
@@ -154,16 +155,14 @@ def test_whoever_sets_weights_by_their_names_in_a_file_sets_all_of_them(kind, tm
 
 
 def test_a_cores_parameters_have_the_order_by_which_optimizers_of_checkpoints_count_them():
-    names = [
-        name for name, _ in build(MaBertModel, config(layer_pattern="M")).layers[0].mixer.cores[0].named_parameters()
-    ]
+    names = [name for name, _ in made(layer_pattern="M").layers[0].mixer.cores[0].named_parameters()]
     recurrence = [f"recurrence.{name}" for name in ("delta_bias", "A_log", "D")]
     assert names == ["local_mixing.weight", "local_mixing.bias", "dt_proj.weight", *recurrence, "x_proj.weight"]
 
 
 @pytest.mark.parametrize("narrow", [{}, {"embedding_size": 5}])
 def test_whoever_hooks_the_embeddings_sees_the_batch(narrow):
-    model = build(MaBertForSequenceClassification, config(**narrow), dtype=torch.float32)
+    model = made(MaBertForSequenceClassification, **narrow)
     width = narrow.get("embedding_size", 8)
     shapes = {}
     for name in ("embeddings", "embeddings.word_embeddings", "embeddings.norm"):
@@ -182,10 +181,8 @@ def test_whoever_hooks_the_embeddings_sees_the_batch(narrow):
 def test_captum_attributes_a_padded_batch_to_its_tokens():
     found = []
     for unpad in ("auto", "never"):
-        model = build(MaBertForSequenceClassification, config(unpad=unpad), dtype=torch.float32)
-        gradients = LayerIntegratedGradients(
-            lambda ids, mask, model=model: model(ids, mask).logits[:, 0], model.mabert.embeddings
-        )
+        model = made(MaBertForSequenceClassification, unpad=unpad)
+        gradients = LayerIntegratedGradients(lambda *given, of=model: of(*given).logits[:, 0], model.mabert.embeddings)
         found.append(gradients.attribute(TOKENS, torch.zeros_like(TOKENS), additional_forward_args=(MASK,), n_steps=4))
     assert found[0].shape == (2, 5, 8)
     assert not found[0][0, 3:].any()

@@ -39,8 +39,7 @@ def test_a_compiled_model_is_one_graph_and_says_the_same(options):
         results.append((output.logits.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}))
     (logits, gradients), (compiled_logits, compiled_gradients) = results
     torch.testing.assert_close(compiled_logits, logits, rtol=1e-5, atol=1e-5)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(compiled_gradients[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+    torch.testing.assert_close(compiled_gradients, gradients, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

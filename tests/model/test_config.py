@@ -42,7 +42,6 @@ def test_the_fast_preset_multiplies_less_a_layer_than_a_transformer():
         ("ttm", None, "TTM" * 4),
         ("MMT", 7, "MMTMMTM"),
         ("mt", 3, "MTM"),
-        ("T", None, "T"),
     ],
 )
 def test_schedules_are_written_out(pattern, depth, letters):
@@ -118,17 +117,11 @@ def test_other_letters_are_refused_by_name(pattern, foreign):
         ({"attention_window": []}, "attention_window is a list of 0; it must have 2 entries, one a layer"),
         ({"attention_window": [None, -1]}, r"attention_window\[1\] is -1; it must be at least 0"),
         ({"attention_window": [None, 1.5]}, r"attention_window\[1\] is 1.5; it must be a whole number or null"),
-        (
-            {"attention_window": [None, "wide"]},
-            r"attention_window\[1\] is 'wide'; it must be a whole number or null",
-        ),
+        ({"attention_window": [None, "wide"]}, r"attention_window\[1\] is 'wide'; it must be a whole number or null"),
         ({"attention_window": 4}, "attention_window is 4; it must be a list with one entry per layer or null"),
         ({"rotary_base": [10.0]}, "rotary_base is a list of 1; it must have 2 entries, one a layer"),
         ({"rotary_base": [10.0, 0]}, r"rotary_base\[1\] is 0; it must be above 0"),
-        (
-            {"rotary_base": [10.0, None]},
-            r"rotary_base\[1\] is None; it must be a number",
-        ),
+        ({"rotary_base": [10.0, None]}, r"rotary_base\[1\] is None; it must be a number"),
         ({"norm_position": "between"}, "norm_position is 'between'; it must be one of 'pre', 'post'"),
         ({"final_norm": "no"}, "final_norm is 'no'; it must be true or false"),
         ({"hidden_dropout_prob": 2}, "hidden_dropout_prob is 2; it must be at least 0 and below 1"),
@@ -174,10 +167,7 @@ def test_overrides_are_checked_and_what_is_unused_comes_back(tmp_path):
     ("fields", "message"),
     [
         ({"num_attention_heads": 3}, "hidden_size 8 is not a multiple of num_attention_heads 3"),
-        (
-            {"num_attention_heads": 8, "position_embedding": "rotary"},
-            r"rotary positions need an even head size.* is 1",
-        ),
+        ({"num_attention_heads": 8, "position_embedding": "rotary"}, r"rotary positions need an even head size.* is 1"),
         *(
             (fields, r"layer_pattern .* and num_hidden_layers \d+ do not agree")
             for fields in ({"num_hidden_layers": 1}, {"layer_pattern": "mmt"}, {"layer_pattern": "MT*2"})

@@ -43,8 +43,7 @@ def test_without_draws_it_is_sdpa_forward_and_backward(mask):
     ours = dropped.attention(*given, MASKS[mask], 0.3, 0.0)
     theirs = scaled_dot_product_attention(*given, attn_mask=MASKS[mask], scale=0.3)
     torch.testing.assert_close(ours, theirs)
-    for mine, other in zip(gradients(ours, given), gradients(theirs, given), strict=True):
-        torch.testing.assert_close(mine, other)
+    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given))
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -59,8 +58,7 @@ def test_with_draws_it_is_the_equation_forward_and_backward(mask):
         scores = scores.masked_fill(~MASKS[mask], torch.finfo(torch.float32).min)
     theirs = (scores.softmax(-1) * stays / 0.75) @ value
     torch.testing.assert_close(ours, theirs)
-    for mine, other in zip(gradients(ours, given), gradients(theirs, given), strict=True):
-        torch.testing.assert_close(mine, other)
+    torch.testing.assert_close(gradients(ours, given), gradients(theirs, given))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -74,25 +72,16 @@ def test_each_weight_is_dropped_as_often_as_asked_and_by_draws_of_its_own(rate):
     assert len(rows.unique(dim=0)) == len(rows), "no two rows of any text, head or block have the same draws"
     assert (drawn(query, key, None, rate) > 0).ne(stays).any(), "each call draws anew"
     torch.manual_seed(0)
-    assert (drawn(query, key, None, rate) > 0).eq(stays).all(), (
-        "by torch's own state, so that a resumed run draws alike"
-    )
+    assert (drawn(query, key, None, rate) > 0).eq(stays).all(), "by torch's own state, so a resumed run draws alike"
 
 
 @pytest.mark.parametrize(
-    ("training", "tokens", "autocast", "rate", "taken"),
-    [
-        (True, dropped.PAYS, False, 0.1, True),
-        (True, dropped.PAYS - 1, False, 0.1, False),
-        (False, dropped.PAYS, False, 0.1, False),
-        (True, dropped.PAYS, True, 0.1, False),
-        (True, dropped.PAYS, False, 0.0, False),
-    ],
+    "otherwise", [{}, {"tokens": dropped.PAYS - 1}, {"training": False}, {"autocast": True}, {"rate": 0.0}]
 )
 @pytest.mark.parametrize("unpad", ["auto", "never"])
-def test_a_model_takes_it_for_long_texts_in_training_in_fp32(
-    monkeypatch, training, tokens, autocast, rate, taken, unpad
-):
+def test_a_model_takes_it_for_long_texts_in_training_in_fp32(monkeypatch, otherwise, unpad):
+    long = {"training": True, "tokens": dropped.PAYS, "autocast": False, "rate": 0.1}
+    training, tokens, autocast, rate = (long | otherwise).values()
     settings = config(attention_probs_dropout_prob=rate, max_position_embeddings=tokens, unpad=unpad)
     model = build(MaBertModel, settings, dtype=torch.float32)
     calls, attention = [], dropped.attention
@@ -101,4 +90,4 @@ def test_a_model_takes_it_for_long_texts_in_training_in_fp32(
     mask = (torch.arange(tokens) < torch.tensor([[tokens], [7]])).long()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         model.train(training)(input_ids=ids, attention_mask=mask).last_hidden_state.sum().backward()
-    assert bool(calls) == taken
+    assert bool(calls) == (not otherwise)

@@ -15,102 +15,88 @@ MASKS = {
     "hole": [[1, 1, 0, 1, 1, 1], [1, 0, 1, 0, 1, 1]],
 }
 
-POOLINGS = ["map", "attention", "cls", "mean"]
-
-OPTIONS = {
-    "defaults": {},
-    "mamba only": {"layer_pattern": "MM"},
-    "transformer only": {"layer_pattern": "TT"},
-    "transformer first": {"layer_pattern": "TM"},
-    "backward": {"ssm_direction": "backward"},
-    "bidirectional": {"ssm_direction": "bidirectional"},
-    "centered": {"ssm_conv_mode": "centered"},
-    "centered, odd width": {"ssm_conv_mode": "centered", "ssm_conv_kernel": 3},
-    "centered backward": {"ssm_conv_mode": "centered", "ssm_direction": "backward"},
-    "wide conv": {"ssm_conv_kernel": 7},
-    "width one": {"ssm_conv_kernel": 1},
-    "expansion 1.5": {"ssm_expand": 1.5},
-    "expansion 3": {"ssm_expand": 3},
-    "one state": {"ssm_state_size": 1},
-    "nineteen states": {"ssm_state_size": 19},
-    "rank five": {"ssm_dt_rank": 5},
-    "rotary": {"position_embedding": "rotary"},
-    "no positions": {"position_embedding": "none"},
-    "gated feed-forward": {"feed_forward": "glu"},
-    "norms behind": {"norm_position": "post"},
-    "norms behind, not of the first sub-layer": {"norm_position": "post", "first_norm": False},
-    "no first norm": {"first_norm": False},
-    "no last norm": {"final_norm": False},
-    "norms without bias": {"norm_bias": False},
-    "attention without bias": {"attention_bias": False},
-    "feed-forward without bias": {"mlp_bias": False},
-    "Mamba with bias": {"ssm_bias": True},
-    "narrow embeddings": {"embedding_size": 5},
-    "wide embeddings": {"embedding_size": 11},
-    "two rotary bases": {"position_embedding": "rotary", "layer_pattern": "TT", "rotary_base": [10.0, 100.0]},
-    "a window": {"attention_window": [None, 1]},
-    "a window of the token alone": {"layer_pattern": "TT", "attention_window": [0, 2]},
-    **MAKINGS,
-}
+OPTIONS = [
+    {},
+    *({"layer_pattern": letters} for letters in ("MM", "TT", "TM")),
+    *({"ssm_direction": direction} for direction in ("backward", "bidirectional")),
+    *({"ssm_conv_mode": "centered", **more} for more in ({}, {"ssm_conv_kernel": 3}, {"ssm_direction": "backward"})),
+    *({"ssm_conv_kernel": width} for width in (1, 7)),
+    *({"ssm_expand": factor} for factor in (1.5, 3)),
+    *({"ssm_state_size": states} for states in (1, 19)),
+    {"ssm_dt_rank": 5},
+    *({"position_embedding": kind} for kind in ("rotary", "none")),
+    {"feed_forward": "glu"},
+    *({"norm_position": "post", "first_norm": first} for first in (True, False)),
+    *({name: False} for name in ("first_norm", "final_norm", "norm_bias", "attention_bias", "mlp_bias")),
+    {"ssm_bias": True},
+    *({"embedding_size": width} for width in (5, 11)),
+    {"position_embedding": "rotary", "layer_pattern": "TT", "rotary_base": [10.0, 100.0]},
+    {"attention_window": [None, 1]},
+    {"layer_pattern": "TT", "attention_window": [0, 2]},
+    *MAKINGS.values(),
+]
+HEADS = [*({"pooling": kind} for kind in ("map", "attention", "cls", "mean")), *MAKINGS.values()]
 
 
 def close(ours, truth):
     np.testing.assert_allclose(ours.detach().numpy(), truth, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+def both(**fields):
+    """A model by SDPA and the same by eager attention, and the equations with its weights."""
+    models = [build(MaBertModel, config(**fields, attn_implementation=name)) for name in ("sdpa", "eager")]
+    return models, Equations(settings_of(models[0].config), weights_of(models[0]))
+
+
+@pytest.mark.parametrize("fields", OPTIONS)
 @pytest.mark.parametrize("padding", [None, *MASKS])
-def test_every_option_follows_the_equations(name, padding):
-    settings = config(**OPTIONS[name], unpad="never")
-    model = build(MaBertModel, settings)
-    tokens = ids(np.random.default_rng(1), 2, 6)
-    mask = None if padding is None else MASKS[padding]
-    close(run(model, tokens, mask), Equations(settings_of(settings), weights_of(model)).encode(tokens, mask))
+def test_every_option_follows_the_equations(fields, padding):
+    models, equations = both(**fields, unpad="never")
+    tokens, mask = ids(np.random.default_rng(1), 2, 6), MASKS.get(padding)
+    truth = equations.encode(tokens, mask)
+    for model in models:
+        close(run(model, tokens, mask), truth)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("fields", OPTIONS)
 @pytest.mark.parametrize("padding", MASKS)
-def test_without_its_padding_each_text_follows_the_equations_alone(name, padding):
-    settings = config(**OPTIONS[name])
-    model = build(MaBertModel, settings)
+def test_without_its_padding_each_text_follows_the_equations_alone(fields, padding):
+    models, equations = both(**fields)
     tokens, mask = ids(np.random.default_rng(1), 2, 6), np.array(MASKS[padding])
-    equations = Equations(settings_of(settings), weights_of(model))
-    for row, text, valid in zip(run(model, tokens, mask), tokens, mask.astype(bool), strict=True):
-        if valid.any():
-            close(row[torch.as_tensor(valid)], equations.encode(text[valid][None], None)[0])
+    rows = [run(model, tokens, mask) for model in models]
+    for text, valid, *found in zip(tokens, mask.astype(bool), *rows, strict=True):
+        truth = equations.encode(text[valid][None], None)[0]
+        for row in found:
+            close(row[torch.as_tensor(valid)], truth)
 
 
 @pytest.mark.parametrize("regime", ["none", "pre", "post", "pre+post", "exact"])
 @pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
 @pytest.mark.parametrize("padding", MASKS)
 def test_every_regime_of_masking_follows_the_equations(regime, direction, padding):
-    settings = config(padding_safe_masking=regime, ssm_direction=direction, layer_pattern="MTM", unpad="never")
-    model = build(MaBertModel, settings)
+    fields = {"padding_safe_masking": regime, "ssm_direction": direction, "layer_pattern": "MTM"}
+    (model, _), equations = both(**fields, unpad="never")
     tokens = ids(np.random.default_rng(2), 2, 6)
-    truth = Equations(settings_of(settings), weights_of(model)).encode(tokens, MASKS[padding])
-    close(run(model, tokens, MASKS[padding]), truth)
+    close(run(model, tokens, MASKS[padding]), equations.encode(tokens, MASKS[padding]))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_schedules_of_the_pattern_table(name):
-    settings = config(layer_pattern=name)
-    assert settings.num_hidden_layers == 12
-    model = build(MaBertModel, settings)
+    (model, _), equations = both(layer_pattern=name)
+    assert model.config.num_hidden_layers == 12
     tokens = ids(np.random.default_rng(3), 1, 4)
-    close(run(model, tokens), Equations(settings_of(settings), weights_of(model)).encode(tokens))
+    close(run(model, tokens), equations.encode(tokens))
 
 
 def test_segments_and_given_positions():
-    settings = config()
-    model = build(MaBertModel, settings)
+    (model, _), equations = both()
     rng = np.random.default_rng(4)
     tokens, segments, positions = ids(rng, 2, 5), rng.integers(0, 2, (2, 5)), rng.integers(0, 24, (2, 5))
     ours = run(model, tokens, token_type_ids=torch.as_tensor(segments), position_ids=torch.as_tensor(positions))
-    truth = Equations(settings_of(settings), weights_of(model)).encode(tokens, None, segments, positions)
-    close(ours, truth)
+    close(ours, equations.encode(tokens, None, segments, positions))
 
 
-@pytest.mark.parametrize("fields", [*({"pooling": kind} for kind in POOLINGS), *MAKINGS.values()])
+@pytest.mark.parametrize("fields", HEADS)
 @pytest.mark.parametrize("padding", MASKS)
 def test_heads_follow_the_equations(fields, padding):
     settings = config(**fields, num_labels=3, unpad="never")
@@ -121,14 +107,8 @@ def test_heads_follow_the_equations(fields, padding):
 
 
 def check_gradients(kind, settings, equations, step=1e-5):
-    """Compares every parameter's gradient along a random direction with a central difference of the equations.
-
-    Args:
-        kind: The model's class.
-        settings: Its configuration.
-        equations: From weights, tokens and mask to what the model gives.
-        step: Of the difference.
-    """
+    """Compares every parameter's gradient along a random direction with a central difference of the equations, which
+    are a function of weights, tokens and mask."""
     model, rng = build(kind, settings), np.random.default_rng(6)
     tokens, mask = ids(rng, 2, 6), MASKS["both"]
     given = run(model, tokens, mask)
@@ -151,19 +131,16 @@ def is_of_mamba(options):
     return not options or any(name.startswith(("ssm_", "layer_pattern")) for name in options)
 
 
-REGIMES = [
-    {"padding_safe_masking": regime, "ssm_direction": direction, "layer_pattern": "MTM"}
-    for regime in ("pre", "post", "pre+post")
-    for direction in ("forward", "backward", "bidirectional")
-]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
-        *OPTIONS.values(),
-        *({**OPTIONS[name], "padding_safe_masking": "none"} for name in OPTIONS if is_of_mamba(OPTIONS[name])),
-        *REGIMES,
+        *OPTIONS,
+        *({**fields, "padding_safe_masking": "none"} for fields in OPTIONS if is_of_mamba(fields)),
+        *(
+            {"padding_safe_masking": regime, "ssm_direction": direction, "layer_pattern": "MTM"}
+            for regime in ("pre", "post", "pre+post")
+            for direction in ("forward", "backward", "bidirectional")
+        ),
     ],
 )
 def test_gradients_agree_with_finite_differences_of_the_equations(fields):
@@ -172,7 +149,7 @@ def test_gradients_agree_with_finite_differences_of_the_equations(fields):
     check_gradients(MaBertModel, settings, lambda weights, *batch: Equations(plain, weights).encode(*batch))
 
 
-@pytest.mark.parametrize("fields", [*({"pooling": kind} for kind in POOLINGS), *MAKINGS.values()])
+@pytest.mark.parametrize("fields", HEADS)
 def test_gradients_of_a_classifier_agree_with_finite_differences_of_the_equations(fields):
     settings = config(**fields, num_labels=3)
     plain = settings_of(settings)

@@ -1,8 +1,8 @@
 """Inference by CUDA graphs, on a stand-in that runs again what a GPU would replay: the same vectors as without."""
 
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,59 +35,13 @@ class Again:
         self.function()
 
 
-class Stream:
-    """Stands in for a stream: notes whom it waits for."""
-
-    def __init__(self, name, noted):
-        self.name, self.noted = name, noted
-
-    def wait_stream(self, other):
-        self.noted.append(f"{self.name} waits for {other.name}")
-
-
-@pytest.fixture
-def noted(monkeypatch):
-    """What a capture asks of torch, in order; its graph notes its replays."""
-    noted, on = [], [Stream("current", [])]
-    on[0].noted = noted
-
-    @contextmanager
-    def stream(wanted):
-        on.append(wanted)
-        yield
-        on.pop()
-
-    @contextmanager
-    def capture(graph, *, pool, stream, capture_error_mode):
-        on.append(stream)
-        noted.append(f"capture begins in {pool}, {capture_error_mode}")
-        yield
-        noted.append("capture ends")
-        on.pop()
-
-    class Graph:
-        def replay(self):
-            noted.append("replay")
-
-    for name, fake in {
-        "current_stream": lambda: on[-1],
-        "stream": stream,
-        "graph": capture,
-        "CUDAGraph": Graph,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    return noted, on
-
-
 def attended(query, key, value, starts, _, *longest):
     """Stands in for torch's variable-length attention, (tokens, heads, head_size)."""
-    bounds = starts.tolist()
-    assert max(end - start for start, end in itertools.pairwise(bounds)) <= longest[0]
-    parts = [
-        torch.nn.functional.scaled_dot_product_attention(*(x[start:end].transpose(0, 1) for x in (query, key, value)))
-        for start, end in itertools.pairwise(bounds)
-    ]
-    return torch.cat([part.transpose(0, 1) for part in parts])
+    lengths = starts.diff().tolist()
+    assert max(lengths) <= longest[0]
+    texts = zip(*(x.transpose(0, 1).split(lengths, dim=1) for x in (query, key, value)), strict=True)
+    parts = [torch.nn.functional.scaled_dot_product_attention(*text) for text in texts]
+    return torch.cat(parts, dim=1).transpose(0, 1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -286,15 +240,37 @@ def test_a_captured_row_waits_for_nothing(monkeypatch):
     assert waited == [[]]
 
 
-def test_a_capture_warms_up_on_its_stream_between_waits_and_replays(noted):
-    asked, on = noted
-    place = Place("the pool", Stream("own", asked))
+def test_a_capture_warms_up_on_its_stream_between_waits_and_replays(monkeypatch):
+    asked, on = [], []
+
+    class Stream(SimpleNamespace):
+        def wait_stream(self, other):
+            asked.append(f"{self.name} waits for {other.name}")
+
+    @contextmanager
+    def within(stream):
+        on.append(stream)
+        yield
+        on.pop()
+
+    @contextmanager
+    def capture(graph, *, pool, stream, capture_error_mode):
+        asked.append(f"capture begins in {pool}, {capture_error_mode}")
+        with within(stream):
+            yield
+        asked.append("capture ends")
+
+    on.append(Stream(name="current"))
+    graph = SimpleNamespace(replay=lambda: asked.append("replay"))
+    fakes = {"current_stream": lambda: on[-1], "stream": within, "graph": capture, "CUDAGraph": lambda: graph}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    place = Place("the pool", Stream(name="own"))
     captured = Captured(lambda: asked.append(f"function on {on[-1].name}"), place)
     captured.replay()
     assert asked == [
         "own waits for current",
-        "function on own",
-        "function on own",
+        *["function on own"] * 2,
         "current waits for own",
         "capture begins in the pool, thread_local",
         "function on own",

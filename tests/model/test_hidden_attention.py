@@ -47,10 +47,7 @@ def test_heads_are_means_of_neighbouring_channels():
 @pytest.mark.parametrize(
     "fields",
     [
-        *(
-            {"ssm_direction": direction, "layer_pattern": "MMT"}
-            for direction in ("forward", "backward", "bidirectional")
-        ),
+        *({"ssm_direction": to, "layer_pattern": "MMT"} for to in ("forward", "backward", "bidirectional")),
         *MAKINGS.values(),
     ],
 )
@@ -64,5 +61,4 @@ def test_asking_for_attention_changes_no_value_and_no_gradient(fields):
         out = run(model, tokens, mask, output_attentions=asked)
         (out * readout).sum().backward()
         gradients.append([out.detach(), *(p.grad for p in model.parameters())])
-    for without, with_ in zip(*gradients, strict=True):
-        torch.testing.assert_close(without, with_, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-13)

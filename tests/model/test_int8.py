@@ -15,7 +15,7 @@ from mabert import MaBertForSequenceClassification, MaBertModel
 from mabert.model import prepack as prepacking
 from mabert.model.prepack import FUSED, NO_ACTIVATION, Int8Linear, PackedLinear, prepack
 from mabert.ops import int8
-from tests.model.helpers import MAKINGS, VOCAB, build, config
+from tests.model.helpers import MAKINGS, THREE, build, config
 
 try:
     int8.check()
@@ -47,6 +47,7 @@ def to_levels(x):
     return (x.double() / scale.clamp(min=1e-300)).round(), scale
 
 
+@pytest.fixture
 def small(monkeypatch):
     """Lets layers of any size have 8 bits."""
     monkeypatch.setattr(prepacking, "SMALLEST", 0)
@@ -55,11 +56,6 @@ def small(monkeypatch):
 def model_of(kind=MaBertModel, dtype=torch.float32, **changes):
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
     return build(kind, config(**{**sizes, **changes}), dtype=dtype)
-
-
-def batch():
-    tokens = torch.randint(1, VOCAB, (3, 20), generator=torch.Generator().manual_seed(0))
-    return tokens, (torch.arange(20) < torch.tensor([20, 7, 1]).unsqueeze(1)).long()
 
 
 @settings(max_examples=40)
@@ -123,44 +119,35 @@ def test_a_token_without_numbers_spoils_itself_alone(bad, dtype):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_a_token_has_the_same_bits_whatever_stands_beside_it(threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        layer = Int8Linear(nn.Linear(512, 1024), activation=("gelu", "none"))
-        x = rows(600, 512)
-        whole = layer(x)
-        for first, last in ((0, 1), (3, 300), (599, 600)):
-            assert torch.equal(layer(x[first:last]), whole[first:last])
-        assert torch.equal(layer(x.view(3, 200, 512)).view(600, -1), whole)
-        apart = x.T.contiguous().T
-        assert torch.equal(layer(apart), whole)
-        assert layer(x[:0].view(2, 0, 512)).shape == (2, 0, 1024)
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(threads)  # until the test ends
+    layer = Int8Linear(nn.Linear(512, 1024), activation=("gelu", "none"))
+    x = rows(600, 512)
+    whole = layer(x)
+    for first, last in ((0, 1), (3, 300), (599, 600)):
+        assert torch.equal(layer(x[first:last]), whole[first:last])
+    assert torch.equal(layer(x.view(3, 200, 512)).view(600, -1), whole)
+    assert torch.equal(layer(x.T.contiguous().T), whole)
+    assert layer(x[:0].view(2, 0, 512)).shape == (2, 0, 1024)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("making", MAKINGS)
 @torch.no_grad()
-def test_padding_and_neighbours_change_nothing(making, dtype, monkeypatch):
-    small(monkeypatch)
+def test_padding_and_neighbours_change_nothing(small, making, dtype):
     model = prepack(model_of(dtype=dtype, **MAKINGS[making]), "int8")
     assert any(isinstance(module, Int8Linear) for module in model.modules())
-    tokens, mask = batch()
-    whole = model(tokens, mask).last_hidden_state
-    alone = model(tokens[1:2, :7]).last_hidden_state
+    whole = model(*THREE).last_hidden_state
+    alone = model(THREE[0][1:2, :7]).last_hidden_state
     # What is not a product may round otherwise, and a level that it tips is a hundredth.
     torch.testing.assert_close(whole[1:2, :7], alone, rtol=0.02, atol=0.02 if dtype == torch.float32 else 0.06)
     assert not whole[1, 7:].any() or model.config.padding_safe_masking != "exact"
 
 
 @torch.no_grad()
-def test_a_model_says_nearly_what_it_said(monkeypatch):
-    small(monkeypatch)
+def test_a_model_says_nearly_what_it_said(small):
     model = model_of(MaBertForSequenceClassification, num_labels=3)
-    tokens, mask = batch()
-    before = model(tokens, mask, output_hidden_states=True).hidden_states[-1]
-    after = prepack(model, "int8")(tokens, mask, output_hidden_states=True).hidden_states[-1]
+    before = model(*THREE, output_hidden_states=True).hidden_states[-1]
+    after = prepack(model, "int8")(*THREE, output_hidden_states=True).hidden_states[-1]
     near = functional.cosine_similarity(before[0], after[0])
     assert near.mean() > 0.998
     assert near.min() > 0.99
@@ -194,20 +181,18 @@ def test_a_processor_without_the_instructions_is_refused(monkeypatch):
 
 
 @torch.no_grad()
-def test_it_is_copied_pickled_saved_and_loaded(tmp_path, monkeypatch):
-    small(monkeypatch)
+def test_it_is_copied_pickled_saved_and_loaded(small, tmp_path):
     model = prepack(model_of(dtype=torch.bfloat16), "int8")
-    tokens, mask = batch()
-    said = model(tokens, mask).last_hidden_state
+    said = model(*THREE).last_hidden_state
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(again(tokens, mask).last_hidden_state, said)
+        assert torch.equal(again(*THREE).last_hidden_state, said)
     model.save_pretrained(tmp_path)
     ordinary = MaBertModel.from_pretrained(tmp_path)
     for name, held in ordinary.state_dict().items():
         assert torch.equal(held, model.state_dict()[name].to(held.dtype)), name
     other = prepack(model_of(dtype=torch.bfloat16, hidden_act="gelu"), "int8")
     other.load_state_dict(ordinary.state_dict())
-    found = functional.cosine_similarity(other(tokens, mask).last_hidden_state[0].float(), said[0].float())
+    found = functional.cosine_similarity(other(*THREE).last_hidden_state[0].float(), said[0].float())
     assert found.min() > 0.999
 
 

@@ -23,12 +23,8 @@ from mabert.model import encoder
 from mabert.ops import use_backend
 from tests.model.helpers import MAKINGS, VOCAB, build, config, ids, makings, run, same
 
-HEADS = [
-    MaBertForMaskedLM,
-    MaBertForQuestionAnswering,
-    MaBertForSequenceClassification,
-    MaBertForTokenClassification,
-]
+HEADS = [MaBertForMaskedLM, MaBertForQuestionAnswering, MaBertForSequenceClassification, MaBertForTokenClassification]
+PADDED = [[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
 POOLINGS = [{"pooling": kind} for kind in ("map", "cls", "mean")]
 OTHERS = [making for making in MAKINGS.values() if making]
 attentions, unpads = st.sampled_from(["sdpa", "eager"]), st.sampled_from(["auto", "never"])
@@ -82,12 +78,16 @@ def answers_of(model, *run):
 
 
 @pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("unpad", ["auto", "never"])
 @pytest.mark.parametrize(
     "making", [{"ssm_direction": "bidirectional", "ssm_conv_mode": "centered"}, *POOLINGS, *OTHERS]
 )
-def test_heads_and_gradients_are_those_of_the_texts_alone_under_padding_even_inside_them(kind, making):
-    mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]])
-    tokens, model = draw_tokens(mask), build(kind, config(**making))
+def test_heads_and_gradients_are_those_of_the_texts_alone_under_padding(kind, training, unpad, making):
+    """Padding may stand inside a text where it is taken out."""
+    inside = [[1, 1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 1, 0], [1, 1, 1, 1, 1, 1, 1]]
+    mask = torch.tensor(inside if unpad == "auto" else PADDED)
+    tokens, model = draw_tokens(mask), build(kind, config(**making, unpad=unpad)).train(training)
     with use_backend("reference"):
         together = answers_of(model, tokens, mask)
         alone = [answers_of(model, text[row.bool()].unsqueeze(0)) for text, row in zip(tokens, mask, strict=True)]
@@ -99,25 +99,9 @@ def test_heads_and_gradients_are_those_of_the_texts_alone_under_padding_even_ins
     same(gradients_of(model, packed), gradients_of(model, single))
 
 
-@pytest.mark.parametrize("kind", HEADS)
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("making", [{"ssm_direction": "bidirectional"}, *OTHERS])
-def test_unpadded_and_masked_execution_give_the_same_outputs_and_gradients(kind, training, making):
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
-    outputs, gradients = [], []
-    for unpad in ("auto", "never"):
-        model = build(kind, config(unpad=unpad, **making)).train(training)
-        with use_backend("reference"):
-            result = model(draw_tokens(mask) * mask, mask)[0]
-        outputs.append(result[mask.bool()] if result.shape[:2] == mask.shape else result)
-        gradients.append(gradients_of(model, outputs[-1:]))
-    same(*outputs)
-    same(*gradients)
-
-
 @pytest.mark.parametrize("how", ["checkpointing", "segments", "autocast", "embedded", "float16"])
 def test_unpadded_training_is_masked_training_whatever_else_is_asked(how):
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
+    mask = torch.tensor(PADDED)
     tokens = draw_tokens(mask) * mask
     kind = {"autocast": torch.float32, "float16": torch.float16}.get(how, torch.float64)
     results = []
@@ -156,19 +140,20 @@ def test_recording_hidden_states_leaves_the_answer_as_it_is_and_has_each_text_as
                 same(here[row][valid], there[0])
 
 
+told_by = st.sampled_from(["return_flash_attn_kwargs", "return_seq_idx"])
+
+
 @settings(max_examples=30)
-@given(options, st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(["offsets", "numbers"]))
+@given(options, st.lists(st.integers(1, 9), min_size=1, max_size=5), told_by)
 def test_packed_rows_are_read_as_transformers_packs_them(fields, lengths, told):
     model = build(MaBertModel, config(**fields))
-    rng = np.random.default_rng(0)
-    texts = [ids(rng, 1, length)[0] for length in lengths]
-    how = {"return_flash_attn_kwargs": True} if told == "offsets" else {"return_seq_idx": True}
-    batch = DataCollatorWithFlattening(**how)([{"input_ids": text.tolist()} for text in texts])
+    texts = torch.as_tensor(ids(np.random.default_rng(0), 1, sum(lengths))).split(lengths, dim=1)
+    batch = DataCollatorWithFlattening(**{told: True})([{"input_ids": text[0].tolist()} for text in texts])
     batch.pop("labels")
     with use_backend("reference"), torch.no_grad():
-        packed = model(**batch).last_hidden_state[0]
-        for text, vectors in zip(texts, packed.split(lengths), strict=True):
-            same(vectors, model(torch.as_tensor(text).unsqueeze(0)).last_hidden_state[0])
+        packed = model(**batch).last_hidden_state
+        for text, vectors in zip(texts, packed.split(lengths, dim=1), strict=True):
+            same(vectors, model(text).last_hidden_state)
 
 
 LENGTHS = [3, 5, 1]
@@ -199,35 +184,24 @@ def test_heads_say_of_a_packed_row_what_they_say_of_its_texts(kind, making):
             same(answer, model(text.unsqueeze(0)).logits[0])
 
 
-def as_batch(row):
-    """The texts of the packed row padded on the right, and their mask."""
-    padded, mask = torch.zeros(3, 5, dtype=torch.long), torch.zeros(3, 5, dtype=torch.long)
-    for place, text in enumerate(row[0].split(LENGTHS)):
-        padded[place, : len(text)], mask[place, : len(text)] = text, 1
-    return padded, mask
-
-
-def test_answers_are_sought_within_the_texts_of_a_packed_row():
-    model = build(MaBertForQuestionAnswering, config())
+def test_losses_of_a_packed_row_are_those_of_the_batch_and_answers_are_sought_within_its_texts():
     row, cuts = packed_row()
-    targets = {"start_positions": torch.tensor([1, 4, 0]), "end_positions": torch.tensor([2, 4, 7])}
+    texts = row[0].split(LENGTHS)
+    padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    mask = (padded > 0).long()
     with use_backend("reference"), torch.no_grad():
-        packed, batch = model(row, cu_seq_lens_q=cuts, **targets), model(*as_batch(row), **targets)
+        model = build(MaBertForMaskedLM, config())
+        batch = model(padded, mask, labels=padded.masked_fill(mask == 0, -100)).loss
+        same(model(row, cu_seq_lens_q=cuts, labels=row).loss, batch)
+        model = build(MaBertForQuestionAnswering, config())
+        targets = {"start_positions": torch.tensor([1, 4, 0]), "end_positions": torch.tensor([2, 4, 7])}
+        packed, batch = model(row, cu_seq_lens_q=cuts, **targets), model(padded, mask, **targets)
         same(packed.loss, batch.loss)
         for name in ("start_logits", "end_logits"):
-            for text, answer in zip(row[0].split(LENGTHS), packed[name], strict=True):
+            for text, answer in zip(texts, packed[name], strict=True):
                 same(answer[: len(text)], model(text.unsqueeze(0))[name][0])
                 assert (answer[len(text) :] == torch.finfo(answer.dtype).min).all()
         assert not torch.equal(packed.start_logits, packed.end_logits)
-
-
-def test_the_masked_loss_of_a_packed_row_is_that_of_the_batch():
-    model = build(MaBertForMaskedLM, config())
-    row, cuts = packed_row()
-    padded, mask = as_batch(row)
-    with use_backend("reference"):
-        batch = model(padded, mask, labels=padded.masked_fill(mask == 0, -100)).loss
-        same(model(row, cu_seq_lens_q=cuts, labels=row).loss, batch)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The models as transformers' users handle them: save and load, resizing, dtypes, checkpointing, heads."""
 
 import copy
+import itertools
 import math
 import weakref
 
@@ -30,7 +31,7 @@ from mabert.model import attention as attention_module
 from mabert.model.mamba import DT_INIT_FLOOR, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
 from mabert.ops import softmax_attention
-from tests.model.helpers import LABELS, MAKINGS, VOCAB, build, config, ids, run
+from tests.model.helpers import LABELS, MAKINGS, VOCAB, build, config, ids
 
 HEADS = {
     AutoModel: MaBertModel,
@@ -42,8 +43,13 @@ HEADS = {
 }
 
 
-def cores(model):
-    return [module for module in model.modules() if isinstance(module, SelectiveCore)]
+def parts(model, kind):
+    return [module for module in model.modules() if isinstance(module, kind)]
+
+
+def steps_of(recurrence):
+    """Step sizes as they were drawn."""
+    return torch.nn.functional.softplus(recurrence.delta_bias)
 
 
 def batch(rng=0, rows=2, time=6):
@@ -54,12 +60,7 @@ def batch(rng=0, rows=2, time=6):
     ("auto", "making"),
     [
         *((auto, "a mixture") for auto in HEADS),
-        *(
-            (auto, name)
-            for auto in (AutoModel, AutoModelForSequenceClassification)
-            for name in MAKINGS
-            if name != "a mixture"
-        ),
+        *itertools.product((AutoModel, AutoModelForSequenceClassification), sorted({*MAKINGS} - {"a mixture"})),
     ],
 )
 def test_auto_classes_load_what_was_saved(auto, making, tmp_path):
@@ -111,22 +112,16 @@ def test_the_default_model_has_about_120_million_parameters():
 def test_mamba_parameters_start_as_in_mamba_1():
     torch.manual_seed(0)
     model = MaBertModel(config(hidden_size=256, ssm_state_size=5, layer_pattern="M", num_attention_heads=4))
-    (core,) = cores(model)
-    step = torch.nn.functional.softplus(core.recurrence.delta_bias)
-    assert step.min() >= 1e-3 * 0.999
-    assert step.max() <= 1e-1 * 1.001
-    middle = step.log().median().item()
-    assert abs(middle - (math.log(1e-3) + math.log(1e-1)) / 2) < 0.5
+    (core,) = parts(model, SelectiveCore)
+    steps = steps_of(core.recurrence)
+    assert 1e-3 * 0.999 <= steps.min() <= steps.max() <= 1e-1 * 1.001
+    assert abs(steps.log().median().item() - (math.log(1e-3) + math.log(1e-1)) / 2) < 0.5
     torch.testing.assert_close(core.recurrence.A_log.exp(), torch.arange(1.0, 6).expand(512, 5))
     assert torch.equal(core.recurrence.D, torch.ones(512))
     assert core.dt_proj.weight.abs().max() <= 16**-0.5
     assert core.local_mixing.bias.abs().max() <= 0.5
     assert core.local_mixing.bias.std() > 0.1
     assert DT_INIT_FLOOR < 1e-3
-
-
-def recurrences(model):
-    return [module for module in model.modules() if isinstance(module, Recurrence)]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -137,28 +132,26 @@ def test_the_recurrence_is_float32_however_a_model_comes_to_short_floats(dtype, 
     with_added_layers = MaBertModel.from_pretrained(tmp_path, layer_pattern="MTMM", dtype=dtype)
     moved, made = copy.deepcopy(model).to(dtype), MaBertModel._from_config(config(), dtype=dtype)
     for short in (read, moved, made, with_added_layers):
-        kept = [getattr(scan, name) for scan in recurrences(short) for name in Recurrence.FLOAT32]
+        kept = [getattr(scan, name) for scan in parts(short, Recurrence) for name in Recurrence.FLOAT32]
         assert {weight.dtype for weight in kept} == {torch.float32}
         assert {layer.mixer.in_proj.weight.dtype for layer in short.layers if hasattr(layer, "mixer")} == {dtype}
     for short in (read, moved):
-        for scan, other in zip(recurrences(model), recurrences(short), strict=True):
+        for scan, other in zip(parts(model, Recurrence), parts(short, Recurrence), strict=True):
             assert all(map(torch.equal, scan.parameters(), other.parameters()))
         out, truth = short(batch()).last_hidden_state, model(batch()).last_hidden_state
         assert out.dtype == dtype
         assert (out.float() - truth).norm() / truth.norm() < 0.05
-    for scan in (*recurrences(made), *recurrences(with_added_layers)[1:]):
-        steps = torch.nn.functional.softplus(scan.delta_bias)
-        assert steps.min() > 0.99e-3
-        assert steps.max() < 0.101
+    for scan in (*parts(made, Recurrence), *parts(with_added_layers, Recurrence)[1:]):
+        assert 0.99e-3 < steps_of(scan).min() <= steps_of(scan).max() < 0.101
 
 
 def test_loading_and_initialising_again_keep_the_recurrence(tmp_path):
     build(MaBertModel, config(), dtype=torch.float32).save_pretrained(tmp_path)
     again = MaBertForSequenceClassification.from_pretrained(tmp_path)
-    before = copy.deepcopy(cores(again)[0].state_dict())
+    (core,) = parts(again, SelectiveCore)
+    before = copy.deepcopy(core.state_dict())
     again.init_weights()
-    after = cores(again)[0].state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(before[name], held) for name, held in core.state_dict().items())
 
 
 @pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification])
@@ -177,38 +170,7 @@ def test_gradient_checkpointing_runs_blocks_again_and_changes_no_gradient(kind, 
         model(batch(), labels=labels).loss.backward()
         assert len(calls) == len(model.mabert.layers) * (1 + checkpointing)
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("unpad", ["auto", "never"])
-@pytest.mark.parametrize("making", MAKINGS)
-def test_eager_and_sdpa_agree_under_padding(making, unpad):
-    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    model = build(MaBertModel, config(**MAKINGS[making], unpad=unpad))
-    out = []
-    for attention in ("sdpa", "eager"):
-        model.set_attn_implementation(attention)
-        out.append(run(model, batch(), mask))
-    torch.testing.assert_close(*out, rtol=1e-10, atol=1e-11)
-
-
-def fused_layers(model, monkeypatch, **given):
-    """What a model gives with fused attention and by SDPA, and the layers that were fused."""
-    fused, running, outputs = [], [], []
-
-    def spy(*inputs, **options):
-        fused.append(running[-1])
-        return softmax_attention(*inputs, **options)
-
-    for index, layer in enumerate(model.layers):
-        layer.register_forward_pre_hook(lambda *_, index=index: running.append(index))
-    monkeypatch.setattr(attention_module, "softmax_attention", spy)
-    for pays in (True, False):
-        monkeypatch.setattr(attention_module, "attention_pays", lambda *_, pays=pays: pays)
-        with torch.no_grad():
-            outputs.append(model(**given).last_hidden_state)
-    return outputs, fused
+    torch.testing.assert_close(*gradients)
 
 
 PADDED = {"input_ids": batch(), "attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])}
@@ -234,8 +196,19 @@ def test_fused_attention_says_what_sdpa_says_in_layers_without_a_window(
 ):
     settings = config(hidden_size=64, num_attention_heads=2, attn_implementation="sdpa", **fields)
     model = build(MaBertModel, settings, dtype=torch.float32).to(dtype)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        outputs, fused = fused_layers(model, monkeypatch, **given)
+    fused, running, outputs = [], [], []
+    for index, layer in enumerate(model.layers):
+        layer.register_forward_pre_hook(lambda *_, index=index: running.append(index))
+
+    def spy(*inputs, **options):
+        fused.append(running[-1])
+        return softmax_attention(*inputs, **options)
+
+    monkeypatch.setattr(attention_module, "softmax_attention", spy)
+    for pays in (True, False):
+        monkeypatch.setattr(attention_module, "attention_pays", lambda *_, pays=pays: pays)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            outputs.append(model(**given).last_hidden_state)
     assert fused == layers
     bound = 1e-5 if dtype == torch.float32 and not autocast else 2**-5
     torch.testing.assert_close(*outputs, rtol=bound, atol=bound)
@@ -314,10 +287,9 @@ def test_sparse_prediction_has_the_dense_loss_and_gradients(making):
         model = build(MaBertForMaskedLM, config(**MAKINGS[making], sparse_prediction=sparse), dtype=torch.float32)
         out = model(batch(), labels=labels)
         out.loss.backward()
-        results.append((out.loss, model.predictions.decoder.weight.grad, out.logits))
-    torch.testing.assert_close(results[0][0], results[1][0])
-    torch.testing.assert_close(results[0][1], results[1][1])
-    torch.testing.assert_close(results[0][2][labels != -100], results[1][2])
+        logits = out.logits if sparse else out.logits[labels != -100]
+        results.append((out.loss, model.predictions.decoder.weight.grad, logits))
+    torch.testing.assert_close(*results)
 
 
 def test_kinds_of_labels():

@@ -2,7 +2,6 @@
 time. That a text is in such a row what it is alone stands in `test_invariances.py`."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -12,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mabert import (
-    MaBertForMultipleChoice,
-    MaBertForSequenceClassification,
-    MaBertModel,
-)
+from mabert import MaBertForMultipleChoice, MaBertForSequenceClassification, MaBertModel
 from mabert.model import attention as attentions
 from mabert.model import encoder
 from mabert.model.attention import attend_packed, eager_attention
@@ -38,15 +33,13 @@ def test_unpadded_execution_builds_no_matrix_over_the_row(monkeypatch):
 
     monkeypatch.setattr(encoder, "create_bidirectional_mask", refuse)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    tokens = torch.ones(2, 3, dtype=torch.long)
     model = build(MaBertModel, config())
     with use_backend("reference"):
-        model(tokens, mask)
-        assert 4 + 9 <= sum(scores) < 5 * 5
+        model(TOKENS, MASK)
+        assert 3 * 3 + 5 * 5 <= sum(scores) < 8 * 8
         model.config.unpad = "never"
         with pytest.raises(AssertionError, match="an attention mask was built"):
-            model(tokens, mask)
+            model(TOKENS, MASK)
 
 
 LENGTHS = [3, 5, 1]
@@ -63,6 +56,10 @@ def positions(*numbers, **more):
     return {"position_ids": torch.tensor([numbers]), **more}
 
 
+def embedded(*shape):
+    return {"input_ids": None, "inputs_embeds": torch.ones(*shape)}
+
+
 @pytest.mark.parametrize(
     ("given_with", "message"),
     [
@@ -76,33 +73,21 @@ def positions(*numbers, **more):
         ({**CUTS, "attention_mask": torch.ones(1, 6)}, "are both given"),
         ({**CUTS, "output_attentions": True}, "output_attentions is not there"),
         ({**CUTS, "input_ids": torch.ones(2, 3).long()}, "beside 2 rows; packed input is one row"),
+        ({**CUTS, "cu_seq_lens_host": (0, 3, 5)}, "cu_seq_lens_host covers 0 to 5"),
+        ({**CUTS, "cu_seq_lens_host": (0, 4, 6)}, "disagree about where"),
+        ({"cu_seq_lens_q": offsets(0, 2, 4, 6), "cu_seq_lens_host": (0, 4, 2, 6)}, "cu_seq_lens_host falls"),
         ({"max_length_q": 3}, "max_length_q is given without cu_seq_lens_q"),
         ({"seq_idx": offsets(0, 0, 1)}, "seq_idx has 3 numbers for 6 tokens"),
         ({"seq_idx": offsets(0, 0, 1, 1, 0, 0)}, "seq_idx falls inside the row"),
-        *(
-            (positions(*numbers), ANEW)
-            for numbers in (
-                [0, 1, 2, 0, 1, 2],
-                [0, 0, 1, 2, 3, 4],
-                [5, 6, 7, 0, 1, 2],
-                [5, 6, 8, 0, 1, 2],
-                [3, 4, 5, 4, 5, 6],
-            )
-        ),
+        *((positions(*map(int, row)), ANEW) for row in ("012012", "001234", "567012", "568012", "345456")),
         (positions(0, 1, 2, 0, 1, 2, attention_mask=torch.ones(1, 6)), ANEW),
         (positions(0, 1, 2, 0, 1, 0, attention_mask=torch.tensor([[1, 1, 1, 1, 1, 0]])), ANEW),
         (
             positions(0, 1, 2, 0, 1, 2, cu_seq_lens_q=offsets(0, 2, 6)),
             "position_ids start anew at token 3, where cu_seq_lens_q has no boundary",
         ),
-        (
-            positions(0, 1, 2, 3, 4, 5, **CUTS),
-            "position_ids count on over token 3, where cu_seq_lens_q has a boundary",
-        ),
-        (
-            positions(0, **CUTS),
-            r"position_ids has shape \(1, 1\); it must be \(batch or 1, time\) = \(1, 6\)",
-        ),
+        (positions(0, 1, 2, 3, 4, 5, **CUTS), "position_ids count on over token 3, where cu_seq_lens_q has a boundary"),
+        (positions(0, **CUTS), r"position_ids has shape \(1, 1\); it must be \(batch or 1, time\) = \(1, 6\)"),
         ({"position_ids": torch.arange(6)}, r"position_ids has shape \(6,\)"),
         (
             {"attention_mask": torch.tensor([[1, 1, 1, 2, 2, 2]])},
@@ -124,13 +109,8 @@ def positions(*numbers, **more):
             r"attention_mask has shape \(2, 4\); it must be \(batch, time\) = \(1, 6\)",
         ),
         ({"input_ids": torch.tensor([5, 4])}, r"input_ids has shape \(2,\); it must be \(batch, time\)"),
-        *(
-            (
-                {"input_ids": None, "inputs_embeds": torch.ones(*shape)},
-                re.escape(f"inputs_embeds has shape {shape}; it must be (batch, time, 8)"),
-            )
-            for shape in ((2, 8), (1, 2, 5))
-        ),
+        (embedded(2, 8), r"inputs_embeds has shape \(2, 8\); it must be \(batch, time, 8\)"),
+        (embedded(1, 2, 5), r"inputs_embeds has shape \(1, 2, 5\); it must be \(batch, time, 8\)"),
     ],
 )
 def test_wrong_input_and_wrong_or_missing_boundaries_are_errors(given_with, message):
@@ -259,7 +239,7 @@ def test_batches_of_like_length_give_back_what_was_cut(lengths, spare):
         assert (batches.masks, batches.places, batches.order) == ((None,), None, None)
         assert parts[0].data_ptr() == row.data_ptr() == batches.join(parts).data_ptr()
     firsts = [torch.cat((part, part.new_zeros(len(part), 1, 2)), dim=1)[:, 0, 0] for part in parts]
-    starts = [0, *itertools.accumulate(lengths)]
+    starts = itertools.accumulate(lengths, initial=0)
     expected = [2 * start + 1 if length else 0 for start, length in zip(starts, lengths, strict=False)]
     assert batches.in_order(firsts).tolist() == expected
     if spare is None:
@@ -281,6 +261,12 @@ def test_a_long_text_pads_no_short_one_in_pooling_and_attention():
             same(answer, model(text.unsqueeze(0)).logits[0])
 
 
+def attention_within_texts():
+    """Attention whose heads are wide enough for the variable-length kernel, and how it is called for `LENGTHS`."""
+    how = {"packing": Packing.of_lengths(torch.tensor(LENGTHS)), "dropout": 0.0, "scaling": 8**-0.5}
+    return build(MaBertModel, config(hidden_size=16, attn_implementation="sdpa")).layers[1].attention, how
+
+
 def test_the_variable_length_kernel_is_given_what_attention_within_texts_needs(monkeypatch):
     def kernel(query, key, value, cuts, cuts_of_keys, longest, longest_of_keys):
         assert (cuts.dtype, cuts.tolist(), longest) == (torch.int32, [0, 3, 8, 9], 5)
@@ -290,9 +276,8 @@ def test_the_variable_length_kernel_is_given_what_attention_within_texts_needs(m
         return torch.cat(attended, dim=1).transpose(0, 1)
 
     monkeypatch.setattr(attentions, "has_variable_length", lambda *_: True)
-    attention = build(MaBertModel, config(hidden_size=16, attn_implementation="sdpa")).layers[1].attention
+    attention, how = attention_within_texts()
     heads = torch.randn(3, 1, 2, sum(LENGTHS), 8, dtype=torch.float64)
-    how = {"packing": Packing.of_lengths(torch.tensor(LENGTHS)), "dropout": 0.0, "scaling": 8**-0.5}
     alone = [eager_attention(attention, *part, None, scaling=8**-0.5)[0] for part in heads.split(LENGTHS, dim=3)]
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", kernel)
     same(attend_packed(attention, eager_attention, *heads, **how), torch.cat(alone, dim=1))
@@ -301,21 +286,14 @@ def test_the_variable_length_kernel_is_given_what_attention_within_texts_needs(m
 
 
 def test_on_a_gpu_in_half_precision_one_call_attends_within_all_texts(monkeypatch):
-    attention = build(MaBertModel, config(hidden_size=16, attn_implementation="sdpa")).layers[1].attention
+    attention, how = attention_within_texts()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(attentions, "flash_is_on", lambda: True)
-    calls = []
-    kernel = torch.nn.attention.varlen.varlen_attn
+    calls, kernel = [], torch.nn.attention.varlen.varlen_attn
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", lambda *given: calls.append(given) or kernel(*given))
-    packing = Packing.of_lengths(torch.tensor(LENGTHS))
     with FakeTensorMode(allow_non_fake_inputs=True):
         heads = torch.empty(3, 1, 2, 9, 8, dtype=torch.bfloat16, device="cuda")
-        query, key, value = heads
-        implementation = attention._implementation(False)
-        how = {"implementation": implementation, "packing": packing, "dropout": 0.0, "scaling": 8**-0.5}
-        mixed = attend_packed(attention, query=query, key=key, value=value, **how)
+        mixed = attend_packed(attention, attention._implementation(False), *heads, **how)
     assert mixed.shape == (1, 9, 2, 8)
     ((q, _, _, cuts, _, longest, _),) = calls
-    assert q.shape == (9, 2, 8)
-    assert cuts.tolist() == [0, 3, 8, 9]
-    assert longest == 5
+    assert (q.shape, cuts.tolist(), longest) == ((9, 2, 8), [0, 3, 8, 9], 5)

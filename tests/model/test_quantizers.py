@@ -8,10 +8,8 @@ from transformers import BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 import mabert
 from mabert import MaBertForSequenceClassification
 from mabert.model.encoder import NARROW, UNQUANTIZED, sparing
-from tests.model.helpers import build, config
+from tests.model.helpers import LABELS, MASK, TOKENS, build, config
 from tests.train.helpers import tokenizer
-
-IDS, MASK = torch.arange(1, 13).view(2, 6), torch.tensor([[1, 1, 1, 1, 0, 0], [1] * 6])
 
 
 def bitsandbytes(**bits):
@@ -68,7 +66,7 @@ def test_lora_learns_over_quantized_weights(tmp_path, name):
             assert (type(part.weight.data) is torch.Tensor and part.weight.dtype == torch.float32) == left_out, module
     projections = ["query", "value", "in_proj", "out_proj"]
     model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=projections))
-    model(IDS, attention_mask=MASK, labels=torch.tensor([0, 1])).loss.backward()
+    model(TOKENS, attention_mask=MASK, labels=LABELS).loss.backward()
     learning = [weight for weight in model.parameters() if weight.requires_grad]
     assert learning
     assert all(weight.grad.isfinite().all() for weight in learning)

@@ -25,7 +25,7 @@ TEXTS = ["the bird sings", "a river", " ".join(WORDS[:12]), "wind " * 5]
 def saved(tmp_path):
     """Saves a model whose weights are large enough that poolings differ."""
 
-    def save(kind=MaBertForSequenceClassification, name="model", **fields):
+    def saved(kind=MaBertForSequenceClassification, name="model", **fields):
         model = helpers.saved(kind, tmp_path / name, tokenizer(), **fields)
         with torch.no_grad():
             for weight in getattr(model, "pooler", torch.nn.Module()).parameters():
@@ -33,7 +33,7 @@ def saved(tmp_path):
         model.save_pretrained(tmp_path / name)
         return tmp_path / name
 
-    return save
+    return saved
 
 
 def opened(folder):
@@ -52,10 +52,8 @@ def same(folder, **asked):
 )
 def test_a_classifiers_pooling_is_kept(saved, fields):
     folder = saved(**fields)
+    same(folder, pooling="map")
     theirs = same(folder)
-    np.testing.assert_allclose(
-        mabert.load(folder).embed(TEXTS, pooling="map", progress=False), theirs, rtol=1e-4, atol=1e-5
-    )
     mean = mabert.load(folder).embed(TEXTS, pooling="mean", progress=False)
     assert np.abs(mean - theirs).max() > 1e-2
 
@@ -117,9 +115,8 @@ def test_a_text_has_the_same_vector_in_any_batch(saved):
 def test_the_head_stays_a_cross_encoders(saved):
     folder = saved(num_labels=1)
     pairs = [(text, "the bird") for text in TEXTS]
-    found = CrossEncoder(str(folder), device="cpu", trust_remote_code=True).predict(
-        pairs, activation_fn=torch.nn.Identity()
-    )
+    encoder = CrossEncoder(str(folder), device="cpu", trust_remote_code=True)
+    found = encoder.predict(pairs, activation_fn=torch.nn.Identity())
     wanted = mabert.load(folder).predict(TEXTS, ["the bird"] * len(TEXTS), progress=False)
     np.testing.assert_allclose(found, [each["score"] for each in wanted], rtol=1e-4, atol=1e-5)
 

@@ -11,9 +11,7 @@ from tests.model.helpers import LABELS, MAKINGS, MASK, TOKENS, build, config
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::mabert.ops.SlowBackendWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-    ),  # torch's own jvp calls it
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),  # torch's jvp calls it
     pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning"),  # torch's SDPA under vmap
 ]
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from tests.ops.cases import Case
+from mabert.ops import library
+from tests.ops.cases import PLAIN, Case
 from tests.tolerances import assert_close
 
 OVER_STATES = ("output", "u", "delta", "delta_bias", "z")
@@ -10,13 +11,7 @@ OVER_STATES = ("output", "u", "delta", "delta_bias", "z")
 
 
 def assert_agrees(case: Case, backend: str = "cpu", device: str = "cpu") -> None:
-    """Run a case on a backend and device, and on the reference in float64, and compare what comes out.
-
-    Args:
-        case: The call; the reference runs where its tensors are.
-        backend: What is tested.
-        device: Where it runs.
-    """
+    """Run a case on a backend and device, and where its tensors are on the reference in float64, and compare."""
     u = case.inputs["u"]
     generator = torch.Generator().manual_seed(1)
     grad = torch.randn(u.shape, generator=generator).to(u)
@@ -55,3 +50,36 @@ def assert_same_are_finite(case: Case, backend: str = "cpu", device: str = "cpu"
     for name, tensor in actual.items():
         assert torch.equal(tensor.isfinite().cpu(), expected[name].isfinite()), name
     assert torch.equal(actual["output"].isnan().cpu(), expected["output"].isnan())
+
+
+def opcheck(name: str, backend: str = "cpu", device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+    """Have torch check one of `PLAIN` as a custom op, forward and backward, under a mask."""
+    inputs = PLAIN[name](2, 6, 3).on(device).over_time(lambda tensor: tensor.to(dtype)).inputs.values()
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    mask = (torch.arange(6).repeat(2, 1) < torch.tensor([[6], [4]])).to(device)
+    if name == "scan":
+        args = (mask, None, True, False)
+        torch.library.opcheck(library.scan_op, (*leaves, *args, True, backend))
+        y, states = library.scan_op(*inputs, *args, True, backend)
+        torch.library.opcheck(library.scan_backward_op, (torch.ones_like(y), states, *inputs, *args, backend))
+    else:
+        args = (mask, None, "causal", True, False, backend)
+        torch.library.opcheck(library.conv_op, (*leaves, *args))
+        torch.library.opcheck(library.conv_backward_op, (torch.ones_like(leaves[0]), *inputs, *args))
+
+
+def assert_masked_is_nothing(case: Case, backend: str = "cpu", device: str = "cpu") -> None:
+    """Require masked steps to come out as zero, also in gradients, and NaN at them to change no bit.
+
+    In the reference, torch's own functions may change the last one.
+    """
+    there = ~case.options["mask"].unsqueeze(-1)
+    grad = torch.ones_like(case.inputs["u"])
+    spoiled = case.over_time(lambda tensor: tensor.masked_fill(there, float("nan")))
+    clean = case.on(device).run_with_gradients(grad.to(device), backend)
+    dirty = spoiled.on(device).run_with_gradients(grad.masked_fill(there, float("nan")).to(device), backend)
+    bound = 1e-6 if backend == "reference" else 0
+    for name, expected in clean.items():
+        torch.testing.assert_close(dirty[name], expected, rtol=bound, atol=bound, msg=name)
+        if expected.dim() == 3:
+            assert not expected[there.squeeze(-1).to(device)].any(), name

@@ -86,11 +86,15 @@ def _lay_out(tensor: Tensor, layout: str) -> Tensor:
     return tensor
 
 
-def _every_second(parameter: Tensor) -> Tensor:
-    """Give a parameter the strides of every second number of a longer one; NaN stands between."""
-    wide = torch.full((*parameter.shape, 2), float("nan"), dtype=parameter.dtype)
-    wide[..., 0] = parameter
-    return wide[..., 0]
+@st.composite
+def _laid_out(draw: Any, case: Case) -> Case:
+    """Give a case's inputs strides; those of parameters, of every second number of a longer one with NaN between."""
+    layout = draw(st.sampled_from(LAYOUTS))
+    if draw(st.booleans()):
+        parameters = {name: tensor for name, tensor in case.inputs.items() if tensor.dim() < 3}
+        wide = {name: torch.stack([x, torch.full_like(x, float("nan"))], dim=-1) for name, x in parameters.items()}
+        case = case.with_inputs(**{name: both[..., 0] for name, both in wide.items()})
+    return case.over_time(lambda tensor: _lay_out(tensor, layout))
 
 
 TIMES = (1, 2, 15, 16, 17, 33, 64, 65, 97, 130)
@@ -170,10 +174,7 @@ def scans(
         inputs["z"] = torch.randn(shape).to(dtype)
     if options["delta_softplus"] and draw(st.booleans()):
         inputs["delta_bias"] = torch.randn(channel).to(parameter_dtype)
-    layout = draw(st.sampled_from(LAYOUTS))
-    if draw(st.booleans()):
-        inputs |= {name: _every_second(tensor) for name, tensor in inputs.items() if tensor.dim() < 3}
-    return Case("selective_scan", inputs, options).over_time(lambda tensor: _lay_out(tensor, layout))
+    return draw(_laid_out(Case("selective_scan", inputs, options)))
 
 
 @st.composite
@@ -196,10 +197,7 @@ def convolutions(
     }
     if draw(st.booleans()):
         inputs["bias"] = torch.randn(channel).to(parameter_dtype)
-    layout = draw(st.sampled_from(LAYOUTS))
-    if draw(st.booleans()):
-        inputs |= {name: _every_second(tensor) for name, tensor in inputs.items() if tensor.dim() < 3}
-    return Case("depthwise_conv1d", inputs, options).over_time(lambda tensor: _lay_out(tensor, layout))
+    return draw(_laid_out(Case("depthwise_conv1d", inputs, options)))
 
 
 def any_case(**kwargs: Any) -> st.SearchStrategy[Case]:
@@ -231,11 +229,8 @@ def plain_scan(batch: int = 1, time: int = 130, channel: int = 100, state: int =
 def plain_convolution(batch: int = 1, time: int = 130, channel: int = 100, width: int = 4) -> Case:
     """One convolution with every input and no options, the same each time."""
     generator = torch.Generator().manual_seed(0)
-    inputs = {
-        "u": torch.randn(batch, time, channel, generator=generator),
-        "weight": torch.randn(channel, width, generator=generator),
-        "bias": torch.randn(channel, generator=generator),
-    }
+    shapes = {"u": (batch, time, channel), "weight": (channel, width), "bias": (channel,)}
+    inputs = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     return Case("depthwise_conv1d", inputs)
 
 

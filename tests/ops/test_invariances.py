@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tests.ops.agreement import assert_masked_is_nothing
 from tests.ops.cases import PLAIN, Case, any_case, masks, offsets
 
 SETTINGS = settings(max_examples=40)
@@ -29,16 +30,7 @@ def _same(actual: Tensor, expected: Tensor, backend: str = "cpu") -> None:
 @given(plain_cases, options, BACKENDS, st.data())
 def test_masked_steps_come_out_as_zero_and_their_content_is_irrelevant(case: Case, options, backend, data) -> None:
     mask = data.draw(masks(2, 97).filter(lambda mask: mask is not None))
-    case = case.with_options(mask=mask, **options)
-    spoiled = case.over_time(lambda tensor: tensor.masked_fill(~mask.unsqueeze(-1), float("nan")))
-    grad = torch.ones_like(case.inputs["u"])
-    clean = case.run_with_gradients(grad, backend)
-    dirty = spoiled.run_with_gradients(grad.masked_fill(~mask.unsqueeze(-1), float("nan")), backend)
-    assert not clean["output"][~mask].any()
-    for name in clean:
-        _same(dirty[name], clean[name], backend)
-        if clean[name].dim() == 3:
-            assert not clean[name][~mask].any()
+    assert_masked_is_nothing(case.with_options(mask=mask, **options), backend)
 
 
 @SETTINGS

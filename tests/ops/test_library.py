@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from mabert.ops import library, use_backend
-from tests.ops.cases import PLAIN, Case, plain_convolution, plain_scan
+from tests.ops.agreement import opcheck
+from tests.ops.cases import PLAIN, Case, plain_scan
 
 MASK = torch.arange(6).repeat(2, 1) < torch.tensor([[6], [4]])
 
@@ -15,25 +16,11 @@ def _small(name: str) -> Case:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_opcheck_passes_for_the_scan(backend: str, dtype: torch.dtype) -> None:
-    inputs = {
-        name: tensor.to(dtype) if tensor.dim() == 3 else tensor for name, tensor in plain_scan(2, 6, 3).inputs.items()
-    }
-    args = (*inputs.values(), MASK, None, True, False)
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs.values()]
-    torch.library.opcheck(library.scan_op, (*leaves, *args[8:], True, backend))
-    y, states = library.scan_op(*args, True, backend)
-    torch.library.opcheck(library.scan_backward_op, (torch.ones_like(y), states, *args, backend))
-
-
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_opcheck_passes_for_the_convolution(backend: str) -> None:
-    inputs = plain_convolution(2, 6, 3).inputs.values()
-    args = (*inputs, MASK, None, "causal", True, False, backend)
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    torch.library.opcheck(library.conv_op, (*leaves, *args[3:]))
-    torch.library.opcheck(library.conv_backward_op, (torch.ones_like(args[0]), *args))
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("scan", torch.float32), ("scan", torch.bfloat16), ("convolution", torch.float32)]
+)
+def test_opcheck_passes(name: str, dtype: torch.dtype, backend: str) -> None:
+    opcheck(name, backend, dtype=dtype)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -55,13 +42,17 @@ def test_a_compiled_call_gives_the_same(name: str, dynamic: bool) -> None:
         torch.testing.assert_close(actual, expected[name_], rtol=0, atol=0)
 
 
+def called(case: Case, u: Tensor) -> Tensor:
+    return case.function(**{**case.inputs, "u": u}, **case.options)
+
+
 class _Call(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         self.case = case
 
     def forward(self, u: Tensor) -> Tensor:
-        return self.case.with_inputs(u=u).function(**{**self.case.inputs, "u": u}, **self.case.options)
+        return called(self.case, u)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -78,8 +69,7 @@ def test_autocast_hands_over_what_it_made() -> None:
     case = plain_scan(2, 6, 4)
     project = nn.Linear(4, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        u = project(case.inputs["u"])
-        y = case.function(**{**case.inputs, "u": u})
+        y = called(case, project(case.inputs["u"]))
     assert y.dtype == torch.bfloat16
     y.sum().backward()
     assert project.weight.grad is not None
@@ -98,10 +88,10 @@ def test_the_backend_of_the_forward_serves_the_backward(name: str, monkeypatch: 
     case = _small(name)
     u = case.inputs["u"].clone().requires_grad_()
     with use_backend("reference"):
-        y = case.function(**{**case.inputs, "u": u}, **case.options)
+        y = called(case, u)
     y.sum().backward()
     with pytest.raises(AssertionError, match="compiled backward"):
-        case.function(**{**case.inputs, "u": u}, **case.options).sum().backward()
+        called(case, u).sum().backward()
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -116,7 +106,7 @@ def test_the_references_gradient_waits_for_no_thread_of_autograd(name: str, monk
     case = _small(name)
     u = case.inputs["u"].clone().requires_grad_()
     with use_backend("reference"):
-        y = case.function(**{**case.inputs, "u": u}, **case.options)
+        y = called(case, u)
     monkeypatch.setattr(torch.autograd, "grad", spied)
     y.sum().backward()
     assert others == [False]

@@ -1,13 +1,12 @@
-"""The specification itself: against NumPy written from the equations, and its gradients by finite differences."""
+"""The specification itself: against NumPy written from the equations. `test_transforms.py` has its gradients."""
 
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 
-from tests.ops.cases import Case, convolutions, plain_convolution, plain_scan, scans
+from tests.ops.cases import Case, convolutions, scans
 from tests.tolerances import assert_close
 
 
@@ -74,30 +73,3 @@ def test_scan_is_the_recurrence(case: Case) -> None:
 def test_convolution_is_the_sum_over_taps(case: Case) -> None:
     expected = torch.from_numpy(_convolution_by_equation(case))
     assert_close("reference", "output", case.run("reference"), expected)
-
-
-@pytest.mark.parametrize("mode", ["causal", "centered"])
-def test_convolution_without_options_is_torchs(mode: str) -> None:
-    case = plain_convolution(batch=2, time=9, channel=3, width=5).in_float64().with_options(mode=mode)
-    padding = 4 if mode == "causal" else 2
-    u = case.inputs["u"].transpose(1, 2)
-    y = torch.nn.functional.conv1d(
-        u, case.inputs["weight"].unsqueeze(1), case.inputs["bias"], padding=padding, groups=3
-    )
-    expected = torch.nn.functional.silu(y[..., :9].transpose(1, 2))
-    assert_close("reference", "output", case.run("reference"), expected)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("plain", [plain_scan, plain_convolution])
-def test_gradients_are_finite_differences(plain, reverse: bool) -> None:
-    case = plain(1, 5, 2, 3).in_float64()
-    mask = torch.tensor([[True, False, True, True, True]])
-    case = case.with_options(mask=mask, cu_seqlens=torch.tensor([0, 3, 3, 5], dtype=torch.int32), reverse=reverse)
-    names = list(case.inputs)
-
-    def run(*tensors: torch.Tensor) -> torch.Tensor:
-        return case.with_inputs(**dict(zip(names, tensors, strict=True))).run("reference")
-
-    leaves = [tensor.requires_grad_() for tensor in case.inputs.values()]
-    assert torch.autograd.gradcheck(run, leaves)

@@ -11,13 +11,11 @@ from tests.ops.cases import PLAIN
 from tests.tolerances import assert_close
 
 MASK = torch.arange(5).repeat(2, 1) < torch.tensor([[5], [3]])
-PACKED = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
+HOLE = {"cu_seqlens": torch.tensor([0, 3, 3, 5], dtype=torch.int32), "mask": torch.tensor([[1, 0, 1, 1, 1]]).bool()}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::mabert.ops.SlowBackendWarning"),
-    pytest.mark.filterwarnings(
-        "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-    ),  # torch's own jvp calls it
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),  # torch's jvp calls it
 ]
 
 
@@ -99,11 +97,12 @@ def test_it_gives_what_the_reference_gives_in_float64(name, way):
         torch.testing.assert_close(x.double(), wanted, rtol=1e-5, atol=1e-6 * largest)
 
 
-@pytest.mark.parametrize("options", [{"mask": MASK}, {"cu_seqlens": PACKED, "reverse": True}])
+@pytest.mark.parametrize("options", [{"mask": MASK}, *({**HOLE, "reverse": reverse} for reverse in (False, True))])
 @pytest.mark.parametrize("name", PLAIN)
 def test_finite_differences_agree(name, options):
-    function, inputs = call(name, 2 if "mask" in options else 1, **options)
+    function, inputs = call(name, len(options["mask"]), **options)
     leaves = [x.double().requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(function, leaves)
     assert torch.autograd.gradcheck(function, leaves, fast_mode=True, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
 
@@ -112,10 +111,8 @@ def test_finite_differences_agree(name, options):
 @pytest.mark.parametrize("name", PLAIN)
 def test_kernels_that_were_asked_for_refuse_what_only_the_reference_can(name, way):
     function, inputs = call(name)
-    with (
-        use_backend("cpu"),
-        pytest.raises(ValueError, match=r"^backend 'cpu' was asked for, but it serves no transform of torch.func"),
-    ):
+    told = r"^backend 'cpu' was asked for, but it serves no transform of torch.func"
+    with use_backend("cpu"), pytest.raises(ValueError, match=told):
         WAYS[way](function, list(inputs))
 
 

@@ -14,10 +14,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
-from mabert.ops import library, use_backend
+from mabert.ops import use_backend
 from mabert.ops.backends import interprets_triton
-from tests.ops.agreement import assert_agrees, assert_same_are_finite
+from tests.ops.agreement import assert_agrees, assert_masked_is_nothing, assert_same_are_finite, opcheck
 from tests.ops.cases import PLAIN, Case, convolutions, plain_convolution, plain_scan, scans
+
+pytest.importorskip("triton", reason="Triton is not installed")
+from mabert.ops.triton import conv, launch, scan
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -39,7 +42,6 @@ def needs_gpu(test):
     return pytest.mark.gpu(pytest.mark.skipif(not GPU, reason="needs a GPU")(test))
 
 
-pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = [
     pytest.mark.triton,
     pytest.mark.slow,  # each example is interpreted, or on a GPU compiled
@@ -72,12 +74,7 @@ def rounding(monkeypatch):
 @pytest.fixture
 def splits(monkeypatch):
     """Cut every row as finely as the kernels can."""
-    from mabert.ops.triton import launch, scan
-
-    def finest(programs, time, resident, device):
-        return launch.GPU_CHUNK
-
-    monkeypatch.setattr(scan, "split_steps", finest)
+    monkeypatch.setattr(scan, "split_steps", lambda *_: launch.GPU_CHUNK)
 
 
 @pytest.fixture
@@ -138,36 +135,32 @@ def test_a_masked_split_passes_on_what_enters_it_under_an_infinite_a(splits, rev
 @pytest.mark.parametrize("states", [4, 8])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_b_and_c_agree_however_many_numbers_a_load_takes(states: int, shift: int, dtype: torch.dtype) -> None:
-    from mabert.ops.triton.launch import words_of
-
     case = plain_scan(2, 21, 3, states).over_time(lambda tensor: tensor.to(dtype))
     beside = torch.cat([torch.zeros(2, 21, 8 - shift, dtype=dtype), case.inputs["B"], case.inputs["C"]], dim=2)
     B, C = beside[..., 8 - shift :].split(states, dim=2)
     size = dtype.itemsize
     words = size // 4 if shift else min(4, states * size // 4)  # two bytes beside a word's border, none can be read
-    assert GPU or [words_of(each)[0] for each in (B, C)] == [words, words]
+    assert GPU or [launch.words_of(each)[0] for each in (B, C)] == [words, words]
     assert_agrees(case.with_inputs(B=B, C=C), "triton", DEVICE)
+
+
+@pytest.fixture
+def walks(monkeypatch):
+    """Cut every row into walks of 8 steps."""
+    monkeypatch.setattr(conv, "WALKED", 8)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("options", [{}, {"mode": "centered"}, {"reverse": True}, {"activation": None}], ids=str)
-def test_a_convolution_of_several_walks_agrees_with_the_reference(monkeypatch, options, masked: bool) -> None:
-    from mabert.ops.triton import conv
-
-    monkeypatch.setattr(conv, "WALKED", 8)
-    case = plain_convolution(2, 19, 3).with_options(**options)
-    if masked:
-        mask = torch.ones(2, 19, dtype=torch.bool)
-        mask[0, 6:10], mask[1, 15:] = False, False
-        case = case.with_options(mask=mask)
+def test_a_convolution_of_several_walks_agrees_with_the_reference(walks, options, masked: bool) -> None:
+    mask = torch.ones(2, 19, dtype=torch.bool)
+    mask[0, 6:10], mask[1, 15:] = False, False
+    case = plain_convolution(2, 19, 3).with_options(**options, mask=mask if masked else None)
     assert_agrees(case, "triton", DEVICE)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_packed_convolution_of_several_walks_keeps_sequences_apart(monkeypatch, reverse: bool) -> None:
-    from mabert.ops.triton import conv
-
-    monkeypatch.setattr(conv, "WALKED", 8)
+def test_a_packed_convolution_of_several_walks_keeps_sequences_apart(walks, reverse: bool) -> None:
     cuts = torch.tensor([0, 5, 5, 8, 9, 19], dtype=torch.int32)
     assert_agrees(plain_convolution(1, 19, 3).with_options(cu_seqlens=cuts, reverse=reverse), "triton", DEVICE)
 
@@ -175,11 +168,8 @@ def test_a_packed_convolution_of_several_walks_keeps_sequences_apart(monkeypatch
 @pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("masked", [False, True])
 def test_every_number_of_the_results_is_written(poisoned, plain, masked: bool) -> None:
-    case = plain(2, 35, 35, 3)
-    if masked:
-        lengths = torch.tensor([[35], [20]])
-        case = case.with_options(mask=torch.arange(35).expand(2, 35) < lengths)
-    assert_agrees(case, "triton", DEVICE)
+    mask = torch.arange(35).expand(2, 35) < torch.tensor([[35], [20]])
+    assert_agrees(plain(2, 35, 35, 3).with_options(mask=mask if masked else None), "triton", DEVICE)
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
@@ -189,16 +179,11 @@ def test_empty_inputs_give_empty_outputs(plain, shape: tuple[int, int, int]) -> 
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("name", ["u", "delta", "A", "B", "C", "D", "z", "delta_bias"])
-def test_scan_lets_nan_and_infinity_travel(name: str, value: float) -> None:
-    case = plain_scan(batch=1, time=20, channel=3, state=2)
-    assert_same_are_finite(case.spoiled(name, value), "triton", DEVICE)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("name", ["u", "weight", "bias"])
-def test_convolution_lets_nan_and_infinity_travel(name: str, value: float) -> None:
-    case = plain_convolution(batch=2, time=40, channel=3)
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [(case, name) for case in (plain_scan(1, 20, 3, 2), plain_convolution(2, 40, 3)) for name in case.inputs],
+)
+def test_nan_and_infinity_travel(case: Case, name: str, value: float) -> None:
     assert_same_are_finite(case.spoiled(name, value), "triton", DEVICE)
 
 
@@ -208,15 +193,7 @@ def test_what_stands_at_masked_steps_has_no_effect(plain, reverse: bool) -> None
     mask = torch.ones(2, 35, dtype=torch.bool)
     mask[0, :9], mask[1, 30:], mask[1, 3] = False, False, False
     case = plain(2, 35, 5, 3).with_options(mask=mask, reverse=reverse)
-    nan_at_masked = mask.unsqueeze(-1).logical_not()
-    spoiled = case.over_time(lambda tensor: tensor.masked_fill(nan_at_masked, float("nan")))
-    grad = torch.ones_like(case.inputs["u"])
-    clean = case.on(DEVICE).run_with_gradients(grad.to(DEVICE), "triton")
-    dirty = spoiled.on(DEVICE).run_with_gradients(grad.masked_fill(nan_at_masked, float("nan")).to(DEVICE), "triton")
-    for name, expected in clean.items():
-        assert torch.equal(dirty[name], expected), name
-        if expected.dim() == 3:
-            assert not expected[~mask.to(DEVICE)].any(), name
+    assert_masked_is_nothing(case, "triton", DEVICE)
 
 
 def test_offsets_that_are_no_boundaries_are_refused() -> None:
@@ -242,18 +219,14 @@ def test_changed_offsets_are_read_again() -> None:
 
 
 def test_offsets_are_told_apart_from_others_in_the_same_memory() -> None:
-    from mabert.ops.triton.launch import numbered
-
     memory = torch.tensor([0, 2, 4, 6, 6, 6, 6], dtype=torch.int32, device=DEVICE)
     near, far = memory[:4], memory[::2]
     assert (near.data_ptr(), near.numel()) == (far.data_ptr(), far.numel())
-    assert numbered(near, 6).numbers.tolist() == [1, 1, 2, 2, 3, 3]
-    assert numbered(far, 6).numbers.tolist() == [1, 1, 1, 1, 2, 2]
+    assert launch.numbered(near, 6).numbers.tolist() == [1, 1, 2, 2, 3, 3]
+    assert launch.numbered(far, 6).numbers.tolist() == [1, 1, 1, 1, 2, 2]
 
 
 def test_threads_that_ask_for_more_offsets_than_are_kept_all_get_their_own(monkeypatch) -> None:
-    from mabert.ops.triton import launch
-
     monkeypatch.setattr(launch, "_KEPT_NUMBERS", 1)
     monkeypatch.setattr(launch, "_numbered", Yielding())
     cuts = [torch.tensor([0, cut, 6], dtype=torch.int32, device=DEVICE) for cut in range(1, 6)]
@@ -281,8 +254,6 @@ class Yielding(dict):
 
 
 def test_offsets_on_a_gpu_are_refused_while_a_graph_is_captured(monkeypatch) -> None:
-    from mabert.ops.triton import launch
-
     class OnGpu(SimpleNamespace):
         is_cuda, device = True, "cuda"
 
@@ -293,8 +264,6 @@ def test_offsets_on_a_gpu_are_refused_while_a_graph_is_captured(monkeypatch) -> 
 
 
 def test_trusted_offsets_are_not_looked_at_and_give_the_same(monkeypatch) -> None:
-    from mabert.ops.triton import launch
-
     case = plain_scan(1, 9, 3, 2).with_options(cu_seqlens=torch.tensor([0, 4, 9], dtype=torch.int32)).on(DEVICE)
     cuts = case.options["cu_seqlens"]
     expected = case.run("triton")
@@ -307,39 +276,19 @@ def test_trusted_offsets_are_not_looked_at_and_give_the_same(monkeypatch) -> Non
 
 
 def test_offsets_on_another_stream_are_numbered_anew(monkeypatch) -> None:
-    from mabert.ops.triton import launch
-
     stream = SimpleNamespace(cuda_stream=1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
-    offsets = SimpleNamespace(
-        is_cuda=True,
-        device="cuda",
-        data_ptr=lambda: 8,
-        numel=lambda: 3,
-        stride=lambda: (1,),
-        dtype=torch.int32,
-        _version=0,
-    )
+    told = {"data_ptr": lambda: 8, "numel": lambda: 3, "stride": lambda: (1,)}
+    offsets = SimpleNamespace(is_cuda=True, device="cuda", dtype=torch.int32, _version=0, **told)
     first = launch._key_of(offsets, 6)
     assert launch._key_of(offsets, 6) == first
     stream.cuda_stream = 2
     assert launch._key_of(offsets, 6) != first
 
 
-def test_opcheck_passes() -> None:
-    mask = (torch.arange(4).repeat(2, 1) < torch.tensor([[4], [3]])).to(DEVICE)
-    inputs = list(plain_scan(2, 4, 3, 2).on(DEVICE).inputs.values())
-    args = (*inputs, mask, None, True, False)
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    torch.library.opcheck(library.scan_op, (*leaves, *args[8:], True, "triton"))
-    y, states = library.scan_op(*args, True, "triton")
-    torch.library.opcheck(library.scan_backward_op, (torch.ones_like(y), states, *args, "triton"))
-
-    inputs = list(plain_convolution(2, 4, 3).on(DEVICE).inputs.values())
-    args = (*inputs, mask, None, "causal", True, False, "triton")
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    torch.library.opcheck(library.conv_op, (*leaves, *args[3:]))
-    torch.library.opcheck(library.conv_backward_op, (torch.ones_like(inputs[0]), *args))
+@pytest.mark.parametrize("name", PLAIN)
+def test_opcheck_passes(name: str) -> None:
+    opcheck(name, "triton", DEVICE)
 
 
 @needs_gpu

@@ -14,10 +14,7 @@ import pytest
 from mabert.ops.backends import interprets_triton
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(interprets_triton(), reason="interpreted kernels are not compiled"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(interprets_triton(), reason="interpreted kernels are not compiled")]
 HOPPER = ("cuda", 90, 32)
 REGISTERS_A_PROCESSOR = 65536
 FLAGS = {"SOFTPLUS": True, "REVERSE": True}
@@ -41,11 +38,7 @@ KERNELS = {
         FLAGS | READING | {"N": 16, "BLOCK": 32, "WIDTH": 4, "BACK": True},
         1,
     ),
-    "combine": (
-        ENDS | {"A": "fp32", "starts": "fp32"},
-        {"N": 16, "BLOCK": 32, "SPLITS": 64, "BACK": True},
-        4,
-    ),
+    "combine": (ENDS | {"A": "fp32", "starts": "fp32"}, {"N": 16, "BLOCK": 32, "SPLITS": 64, "BACK": True}, 4),
     "scan_backward": (
         INPUTS
         | {"B": "fp32", "C": "fp32"}
