@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from mabert.baselines.family import DROPOUTS
-from mabert.baselines.longformer import first_position
+from mabert.baselines.family import DROPOUTS, first_position
 
 COPIED = (
     "vocab_size",
