@@ -219,7 +219,7 @@ class MaBertTrainer(RecordingTrainer):
             with (
                 self.interrupt.listening(),
                 naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"),
-                naming_full_disk(folder, lambda: self._kept(folder)),
+                naming_full_disk(folder, self._kept),
             ):
                 trained = super().train(resume_from_checkpoint and str(resume_from_checkpoint), **options)
                 self.check_last_loss()
@@ -248,7 +248,7 @@ class MaBertTrainer(RecordingTrainer):
         self.staging = folder / STAGING
         name = f"checkpoint-{self.state.global_step}"
         try:
-            with saving(folder / name, 3 * size_of(self.model), self._kept(folder)):
+            with saving(folder / name, 3 * size_of(self.model), self._kept()):
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
@@ -260,9 +260,9 @@ class MaBertTrainer(RecordingTrainer):
                 shutil.rmtree(self.staging, ignore_errors=True)
             self.staging = None
 
-    def _kept(self, folder: Path) -> str:
+    def _kept(self) -> str:
         """Says what remains on the disk if the next checkpoint cannot be saved, to end a message."""
-        kept = checkpoint.checkpoints(folder)
+        kept = checkpoint.checkpoints(Path(self.args.output_dir))
         last = f"the last whole checkpoint is {kept[-1]}" if kept else "there is no earlier checkpoint"
         return f"{last}; make room and go on by --resume"
 
@@ -278,12 +278,11 @@ class MaBertTrainer(RecordingTrainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)  # the first process may not have made it yet
-        checkpoint.save_generators(Path(output_dir) / checkpoint.generators_file(self.args.process_index))
+        checkpoint.save_generators(Path(output_dir), self.args.process_index)
 
     def _load_rng_state(self, folder: str | None) -> None:
-        file = Path(folder or "") / checkpoint.generators_file(self.args.process_index)
-        if folder is not None and file.exists():  # missing if fewer processes saved it
-            checkpoint.load_generators(file)
+        if folder is not None:
+            checkpoint.load_generators(Path(folder), self.args.process_index)
 
     def rotate_checkpoints(self, folder: Path) -> None:
         """Removes the oldest checkpoints beyond the number to keep."""
@@ -310,15 +309,30 @@ def publish(written: Path, place: Path) -> None:
 
 
 def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
-    """Makes TrainingArguments with the defaults that all our runs share, and the run's own."""
+    """Makes TrainingArguments with the defaults that all our runs share, those of the device, and the run's own.
+
+    Raises:
+        ValueError: If accelerate is to shard the model over the processes.
+    """
+    if cut := [name for name in SHARDING if os.environ.get(name, "").lower() in ("true", "1")]:
+        raise ValueError(
+            f"{cut[0]} is set, which asks accelerate to shard the model; here each process trains a whole one: launch "
+            "without it, or shard under transformers' Trainer (docs/many-machines.md)"
+        )
+    cuda = torch.cuda.is_available()
     shared = {
         "save_strategy": "no",  # by the clock
         "save_total_limit": 1,
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         # Padding the last batch with repeats would count some texts twice.
-        "accelerator_config": {"even_batches": False, "non_blocking": torch.cuda.is_available()},
-        **device_arguments(precision),
+        "accelerator_config": {"even_batches": False, "non_blocking": cuda},
+        "use_cpu": not cuda,
+        # accelerate takes a named backend as a request for several processes.
+        "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ and not cuda else None,
+        "bf16": resolve_precision(precision) == "bf16",
+        "dataloader_pin_memory": cuda,
+        "disable_tqdm": True,
     }
     return orderly(TrainingArguments(output_dir=str(folder), **{**shared, **own}))
 
@@ -343,28 +357,6 @@ def leave_group() -> None:
 
 def joined(precision: str) -> "PartialState":
     """Connects this process with the others that torchrun started; without torchrun it is alone."""
-    arguments = orderly(TrainingArguments(**device_arguments(precision)))
-    assert arguments.distributed_state is not None
-    return arguments.distributed_state
-
-
-def device_arguments(precision: str) -> dict[str, Any]:
-    """Returns the TrainingArguments that depend on the device.
-
-    Raises:
-        ValueError: If accelerate is to shard the model over the processes.
-    """
-    if cut := [name for name in SHARDING if os.environ.get(name, "").lower() in ("true", "1")]:
-        raise ValueError(
-            f"{cut[0]} is set, which asks accelerate to shard the model; here each process trains a whole one: launch "
-            "without it, or shard under transformers' Trainer (docs/many-machines.md)"
-        )
-    cuda = torch.cuda.is_available()
-    return {
-        "use_cpu": not cuda,
-        # accelerate takes a named backend as a request for several processes.
-        "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ and not cuda else None,
-        "bf16": resolve_precision(precision) == "bf16",
-        "dataloader_pin_memory": cuda,
-        "disable_tqdm": True,
-    }
+    state = training_arguments(Path(), precision).distributed_state
+    assert state is not None
+    return state
