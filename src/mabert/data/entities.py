@@ -65,24 +65,20 @@ Sentence = tuple[list[str], list[str], list[int]]
 
 
 def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
-    """Reads sentences with an entity tag per word: `O`, `B-TYPE` or `I-TYPE`.
+    """Reads sentences with an entity tag per word, `O`, `B-TYPE` or `I-TYPE`, from the file of each split, as in
+    `load_own`; `test` needs no tags.
 
-    Args:
-        files: path by split, as in `load_own`. `.jsonl` and `.parquet` hold one sentence per row, in `tokens` and
-            `tags`. All other files hold one word per line: the first column is the word, the last its tag, with spaces
-            or tabs between columns and a blank line between sentences. `-DOCSTART-` lines are skipped. `test` needs no
-            tags.
-        name: the task's name.
+    `.jsonl` and `.parquet` hold one sentence per row, in `tokens` and `tags`. All other files hold one word per line:
+    the first column is the word, the last its tag, with spaces or tabs between columns and a blank line between
+    sentences. `-DOCSTART-` lines are skipped.
 
-    Returns:
-        The task, with the tags of the training file as labels (and the `I-TYPE` of words that `cut` divides, such as
-        those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by
-        spaces), `tags` (not in `test`) and `index` (sentence number from 0).
+    Returns the task, with the tags of the training file as labels (and the `I-TYPE` of words that `cut` divides, such
+    as those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by spaces), `tags` (not in
+    `test`) and `index` (sentence number from 0).
 
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file is empty, damaged or not UTF-8; a word has no tag, a malformed one, or one that the training
-            file lacks; a sentence has unequal numbers of words and tags; or the training file has no entity.
+    Raises FileNotFoundError if a file is missing, and ValueError if one is empty, damaged or not UTF-8; a word has no
+    tag, a malformed one, or one that the training file lacks; a sentence has unequal numbers of words and tags; or the
+    training file has no entity.
     """
     held: dict[str, list[Sentence]] = {}
     for split, path in files.items():

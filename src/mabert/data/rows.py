@@ -84,16 +84,11 @@ def check_can_read_twice(path: Path) -> None:
 
 
 def lines(stream: Iterable[bytes], where: str | Path, longest: int | None = None) -> Iterator[str]:
-    """Decodes lines as UTF-8. Keeps line ends, which a quoted CSV field may contain; drops a byte order mark.
+    """Decodes lines of `where` as UTF-8. Keeps line ends, which a quoted CSV field may contain; drops a byte order
+    mark. A line of more than `longest` characters, of a binary file, comes in parts that are cut by `place_to_cut`, and
+    is never held whole.
 
-    Args:
-        stream: the lines.
-        where: what they are read from, for messages.
-        longest: most characters of a line; a longer one, of a binary file, comes in parts that are cut by
-            `place_to_cut`, and is never held whole. Default, lines of any length come whole.
-
-    Raises:
-        ValueError: a line is not UTF-8; the message names `where`, the byte and its offset in the (decompressed) text.
+    Raises a ValueError that names `where`, the byte and its offset in the (decompressed) text if a line is not UTF-8.
     """
     blocks = stream if longest is None else iter(partial(cast(BinaryIO, stream).readline, _BLOCK), b"")
     number, before, tail, held = 1, 0, b"", ""
@@ -161,20 +156,14 @@ csv.field_size_limit(2**31 - 1)
 
 
 def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
-    """Yields rows of a table with at least the given columns.
+    """Yields line number (row number from 1 for Parquet) and row of a table: `.csv` (quotes as in RFC 4180), `.tsv` (no
+    quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed (`.xz`, `.gz`, `.zst`).
 
-    Args:
-        path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed
-            (`.xz`, `.gz`, `.zst`). For blank lines of a CSV or TSV see `fields_of`; those of JSON Lines are skipped.
-        columns: required columns, with a value in every row.
-        beside: required columns that may be null.
+    Every row must have a value in `columns`; those `beside` must be there and may be null. For blank lines of a CSV or
+    TSV see `fields_of`; those of JSON Lines are skipped.
 
-    Yields:
-        Line number (row number from 1 for Parquet) and row.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: unknown kind of file, empty, not UTF-8, a column is missing, or a line is malformed.
+    Raises FileNotFoundError if there is no such file, and ValueError if it is of an unknown kind, empty or not UTF-8, a
+    column is missing, or a line is malformed.
     """
     kind = format_of(path)
     if kind not in TABLES:

@@ -137,12 +137,9 @@ def read_tables(
     kind: str = "classification",
     label_names: Sequence[str] | None = None,
 ) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
-    """Reads tables; arguments and errors are those of `load_own`.
-
-    Returns:
-        The task, and by split `text_a`, `text_b` (pairs only), `label` (class id or score; for multi-label tables 1.0
-        or 0.0 per class; not in `test`) and `index` (row number from 0).
-    """
+    """Reads tables; arguments and errors are those of `load_own`. Returns the task, and by split `text_a`, `text_b`
+    (pairs only), `label` (class id or score; for multi-label tables 1.0 or 0.0 per class; not in `test`) and `index`
+    (row number from 0)."""
     label = columns["train"].label
     if label is None:
         raise ValueError("no label column given; training needs one")

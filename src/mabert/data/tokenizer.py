@@ -142,20 +142,12 @@ def _damage_in(folder: Path) -> str | None:
 def train_wordpiece(
     texts: Iterable[str], vocab_size: int, segments: bool = True, *, cased: bool = False, progress: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece tokenizer that cleans, lower-cases and splits text as BERT's does.
+    """Trains a WordPiece tokenizer that cleans, lower-cases (unless `cased`) and splits text as BERT's does. The same
+    texts, which are all held in memory, give the same tokenizer.
 
-    Args:
-        texts: documents; all are held in memory while training.
-        vocab_size: maximum number of tokens, the five special ones included ([PAD] is 0); small texts may yield fewer.
-        segments: whether the model tells the texts of a pair apart, by `token_type_ids`.
-        cased: whether to keep capital letters and accents.
-        progress: whether the library shows its bars.
-
-    Returns:
-        A tokenizer ready for `save_pretrained`. The same texts give the same tokenizer.
-
-    Raises:
-        ValueError: `vocab_size` leaves no room beside the special tokens, or the texts hold no words.
+    It has at most `vocab_size` tokens, the five special ones included ([PAD] is 0); small texts may yield fewer. With
+    `segments`, it tells the texts of a pair apart by `token_type_ids`. Raises ValueError if there is no room beside the
+    special tokens, or the texts hold no words.
     """
     room = vocab_size - len(SPECIAL_TOKENS)
     if room < 2:

@@ -120,7 +120,7 @@ class PretrainTrainer(MaBertTrainer):
     )
 
     def __init__(self, run: PretrainRun, title: str | None, callbacks: list[TrainerCallback]) -> None:
-        training = run.recipe.training
+        training, lengths = run.recipe.training, run.recipe.steps_by_length()
         super().__init__(
             model=run.model(),
             args=run.arguments,
@@ -130,7 +130,7 @@ class PretrainTrainer(MaBertTrainer):
             eval_dataset=run.data.validation,
             processing_class=run.tokenizer,
             title=title,
-            step_tokens=run.step_tokens(),
+            step_tokens=[training.batch_size * length for length, steps in lengths for _ in range(steps)],
             table_file=run.folder.path / HISTORY,
             events=run.folder.path / LOGS,
             callbacks=callbacks,

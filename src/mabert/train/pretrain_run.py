@@ -77,11 +77,6 @@ class PretrainRun:
     checkpoint: Path | None  # where the run goes on from
     result: dict[str, Any] | None  # if the run was finished before
 
-    def step_tokens(self) -> list[int]:
-        """Returns the tokens of each step."""
-        rows = self.recipe.training.batch_size
-        return [rows * length for length, steps in self.recipe.steps_by_length() for _ in range(steps)]
-
     def model(self) -> PreTrainedModel:
         """Returns the model, ready for training: weights that the objective does not reach are frozen."""
         model = build("masked_lm", self.config) if self.start is None else self.start
@@ -99,24 +94,24 @@ def resolve(
     tokenizer: PreTrainedTokenizerFast | None,
     progress: bool,
 ) -> PretrainRun:
-    """Resolves a recipe and claims its folder; errors and the other arguments are those of `mabert.train.pretrain`."""
+    """Resolves a recipe and claims its folder; errors and the other arguments are those of `pretrain`."""
     arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
-    family = recipe.family
+    family, cache = recipe.family, Path(recipe.data.cache or default_cache())
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request)
-    checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and folder.result() is None else None
+    result = folder.result()
+    checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and result is None else None
     opened = None if recipe.start_from is None else open_model(recipe.start_from)
     sources = recipe.data.readable()
     origin = "given by the caller"
     if tokenizer is None:
         asked = recipe.tokenizer or (None if opened is None else str(opened.place))
         before = folder.resolved().get("tokenizer")
-        cache = Path(recipe.data.cache or default_cache())
         tokenizer, origin = find_tokenizer(family, asked, sources, cache, before, recipe.model.get("vocab_size"))
     config = model_config(recipe, tokenizer, opened)
-    batch = bytes_of_batch(recipe, config, arguments.bf16)
-    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch)
+    parameters = parameters_of(class_for("masked_lm", config), config)
+    check_fits("model", parameters, TRAINED, bytes_of_batch(recipe, config, arguments.bf16))
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
@@ -124,8 +119,7 @@ def resolve(
     if opened is not None:  # loaded first, so that missing weights fail before hours of tokenising
         start = opened.of(config).model("masked_lm", torch.float32)
         if not hasattr(start, family.head):
-            has = f"has another head than {family.title}'s here (no {family.head!r} in it)"
-            raise ValueError(f"{opened.place} {has}")
+            raise ValueError(f"{opened.place} has another head than {family.title}'s here (no {family.head!r} in it)")
     data = prepare_data(recipe, sources, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
@@ -137,7 +131,6 @@ def resolve(
     }
     if arguments.should_save:
         folder.claim(request)
-    result = folder.result()
     return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
 
 
