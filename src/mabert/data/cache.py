@@ -77,10 +77,6 @@ class TokenCache:
         """Ids of the special tokens by role: `pad`, `unk`, `cls`, `sep`, `mask`."""
         return self.manifest["special_ids"]
 
-    def documents(self) -> Documents:
-        """Returns all documents."""
-        return Documents(self, self.offsets[:-1], self.offsets[1:])
-
     def split(self, fraction: float = 0.005, seed: int = 0) -> tuple[Documents, Documents]:
         """Splits the documents into training and held-out ones, each in corpus order.
 
@@ -145,7 +141,6 @@ def build_cache(
     tokenizer: PreTrainedTokenizerFast,
     folder: str | Path,
     *,
-    text_column: str = "text",
     max_tokens: int | None = None,
     progress: bool = True,
 ) -> TokenCache:
@@ -160,7 +155,7 @@ def build_cache(
     Raises FileNotFoundError if a source does not exist, ValueError if one cannot be read or holds no text, and
     CannotSaveError if the disk is full; nothing half-built is left.
     """
-    parsed = parse_sources(sources, text_column)
+    parsed = parse_sources(sources)
     recipe = {
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,

@@ -97,7 +97,12 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
     known = (OUTSIDE, *sorted({*known[1:], *_of_later_parts(held.values())}))
     task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
-    return task, {split: _columns(sentences, split != "test") for split, sentences in held.items()}
+    loaded: dict[str, dict[str, list[Any]]] = {}
+    for split, sentences in held.items():
+        words = [words for words, _, _ in sentences]
+        loaded[split] = {"text_a": [*map(" ".join, words)], "tokens": words, "index": [*range(len(words))]}
+        loaded[split] |= {"tags": [tags for _, tags, _ in sentences]} if split != "test" else {}
+    return task, loaded
 
 
 def _of_later_parts(splits: Iterable[list[Sentence]]) -> set[str]:
@@ -138,12 +143,3 @@ def _of_rows(path: Path, tagged: bool) -> Iterator[Sentence]:
         if tags and len(tags[0]) != len(words):
             raise ValueError(f"{where}: {len(words)} tokens and {len(tags[0])} tags; each token needs one tag")
         yield words, tags[0] if tags else [], [number] * len(words)
-
-
-def _columns(sentences: list[Sentence], tagged: bool) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        "text_a": [" ".join(words) for words, _, _ in sentences],
-        "tokens": [words for words, _, _ in sentences],
-        "index": list(range(len(sentences))),
-    }
-    return columns | ({"tags": [tags for _, tags, _ in sentences]} if tagged else {})

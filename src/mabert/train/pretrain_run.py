@@ -141,9 +141,8 @@ SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with
 def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
 
-    Raises:
-        ValueError: If there is no text, a package to report to is missing, or whole micro-batches over all processes do
-            not add up to the batch.
+    Raises ValueError if there is no text, a package to report to is missing, or whole micro-batches over all processes
+    do not add up to the batch.
     """
     training = recipe.training
     if not recipe.data.sources:
@@ -197,9 +196,8 @@ def model_config(
 ) -> PreTrainedConfig:
     """Returns the configuration of the recipe's new model, or of the model that it starts from.
 
-    Raises:
-        ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
-            start from is of another family, or the fields make no valid model.
+    Raises ValueError if a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
+    start from is of another family, or the fields make no valid model.
     """
     config = new_config(recipe, tokenizer) if start is None else started_config(recipe, tokenizer, start)
     set_packing(config, recipe.training.packing)
@@ -266,11 +264,8 @@ def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig, bf16: bool)
 def prepare_data(
     recipe: PretrainRecipe, sources: list[Source], tokenizer: PreTrainedTokenizerFast, progress: bool
 ) -> PretrainData:
-    """Tokenises the text (or reuses the cache) and lays out the stages.
-
-    Raises:
-        ValueError: If the recipe does not fit the text, or the held-out part has no token to mask.
-    """
+    """Tokenises the text (or reuses the cache) and lays out the stages; ValueError if the recipe does not fit the text,
+    or the held-out part has no token to mask."""
     about, training, stages = recipe.data, recipe.training, recipe.steps_by_length()
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
     folder = about.cache or default_cache()

@@ -42,11 +42,8 @@ Packing = Literal["none", "pack", "unpad"]
 
 
 def set_packing(config: "PreTrainedConfig", packing: Packing, pools: bool = False) -> None:
-    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors.
-
-    Raises:
-        ValueError: If rows are to be packed, and padding is meant to have an effect or the model takes no such rows.
-    """
+    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors. Raises ValueError if
+    rows are to be packed, and padding is meant to have an effect or the model takes no such rows."""
     from mabert.model import MaBertConfig
 
     if isinstance(config, MaBertConfig):
@@ -301,11 +298,7 @@ class FinetuneRecipe(Checked):
 
 def check_seeds(seeds: Iterable[int]) -> list[int]:
     """Returns seeds, of a list, an array or a tensor, as Python's numbers; refuses repeated ones and those that a
-    random generator does not take.
-
-    Raises:
-        ValueError: Names the seeds.
-    """
+    random generator does not take, by a ValueError that names them."""
     found = [getattr(seed, "item", lambda seed=seed: seed)() for seed in seeds]
     return check(Seeds, found, "seeds")
 
@@ -338,11 +331,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
 
 def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
     """Reads the recipe of a run from its folder, so that resuming needs no option again; takes overrides as
-    `load_recipe` does.
-
-    Raises:
-        ValueError: If the folder holds no pretraining run.
-    """
+    `load_recipe` does. Raises ValueError if the folder holds no pretraining run."""
     run = RunFolder(folder, resume=True)
     run.check({})
     return check(PretrainRecipe, with_overrides(located(run.request()), overrides))
