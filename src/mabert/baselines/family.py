@@ -67,13 +67,9 @@ class Family:
         return make_config_of(CONFIG_MAPPING[self.model_type], {**self.base, **changes})
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
-        """Checks whether outputs for texts of these lengths depend on the rest of the batch by more than rounding.
-
-        Args:
-            config: The model's configuration.
-            lengths: Tokens of each text.
-            pooled: Whether the model pools, as a classifier does and an encoder or masked language model does not.
-        """
+        """Checks whether outputs for texts of these lengths depend on the rest of the batch by more than rounding;
+        `pooled` tells whether the model pools, as a classifier does and an encoder or masked language model does
+        not."""
         return False
 
     def known_fields(self) -> set[str]:
@@ -94,15 +90,9 @@ class Family:
         return own
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
-        """Returns the configuration for a recipe's model section.
-
-        Args:
-            fields: The section: common fields, and the family's own, which take precedence.
-            of_run: Fields that the run sets: vocabulary size, ids of special tokens.
-
-        Raises:
-            ValueError: If the fields make no model.
-        """
+        """Returns the configuration for a recipe's model section: common fields, and the family's own, which take
+        precedence, and those `of_run`: vocabulary size, ids of special tokens. Raises ValueError if the fields make no
+        model."""
         common = make_config(**{name: value for name, value in fields.items() if name in COMMON})
         dropout = self.dropout(common.hidden_dropout_prob, common.attention_probs_dropout_prob)
         own = {name: value for name, value in fields.items() if name not in COMMON}
@@ -137,11 +127,8 @@ class Family:
         return None if self.unlimited else config.max_position_embeddings - self.unused(config)
 
     def limit(self, config: PreTrainedConfig, max_length: int | None) -> int | None:
-        """Returns the most tokens that an input may have, at most `max_length`; None if unlimited.
-
-        Raises:
-            ValueError: If `max_length` is more than the model has positions for.
-        """
+        """Returns the most tokens that an input may have, at most `max_length`; None if unlimited. Raises ValueError if
+        `max_length` is more than the model has positions for."""
         longest = self.longest(config)
         if longest is not None and max_length is not None and max_length > longest:
             raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")

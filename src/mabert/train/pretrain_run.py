@@ -11,13 +11,12 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 
 from mabert.baselines.family import Family
-from mabert.baselines.uses import build, class_for, compile_layers
+from mabert.baselines.uses import build, class_for
 from mabert.data.cache import IDS, build_cache
 from mabert.data.corpus import Source
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
 from mabert.extras import check_reporters
-from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.environment import warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
@@ -77,14 +76,6 @@ class PretrainRun:
     checkpoint: Path | None  # where the run goes on from
     result: dict[str, Any] | None  # if the run was finished before
 
-    def model(self) -> PreTrainedModel:
-        """Returns the model, ready for training: weights that the objective does not reach are frozen."""
-        model = build("masked_lm", self.config) if self.start is None else self.start
-        self.family.freeze_unreached(model)
-        if self.recipe.training.compile:
-            compile_layers(model)
-        return model
-
 
 def resolve(
     recipe: PretrainRecipe,
@@ -96,7 +87,7 @@ def resolve(
 ) -> PretrainRun:
     """Resolves a recipe and claims its folder; errors and the other arguments are those of `pretrain`."""
     arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
-    family, cache = recipe.family, Path(recipe.data.cache or default_cache())
+    family = recipe.family
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request)
@@ -108,7 +99,8 @@ def resolve(
     if tokenizer is None:
         asked = recipe.tokenizer or (None if opened is None else str(opened.place))
         before = folder.resolved().get("tokenizer")
-        tokenizer, origin = find_tokenizer(family, asked, sources, cache, before, recipe.model.get("vocab_size"))
+        size = recipe.model.get("vocab_size")
+        tokenizer, origin = find_tokenizer(family, asked, sources, recipe.data.folder, before, size)
     config = model_config(recipe, tokenizer, opened)
     parameters = parameters_of(class_for("masked_lm", config), config)
     check_fits("model", parameters, TRAINED, bytes_of_batch(recipe, config, arguments.bf16))
@@ -268,12 +260,10 @@ def prepare_data(
     or the held-out part has no token to mask."""
     about, training, stages = recipe.data, recipe.training, recipe.steps_by_length()
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
-    folder = about.cache or default_cache()
-    cache = build_cache(sources, tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
-    learnt, held_out = cache.split(about.held_out, seed=0)
+    cache = build_cache(sources, tokenizer, about.folder, max_tokens=about.max_tokens, progress=progress)
+    learnt, held_out = cache.split(about.held_out)
     windows = [(Windows(learnt, length, about.windows), steps * training.batch_size) for length, steps in stages]
-    first = Windows(held_out, stages[0][0], about.windows)
-    validation = ValidationSet(first, masking, seed=0, limit=training.eval_windows)
+    validation = ValidationSet(Windows(held_out, stages[0][0], about.windows), masking, limit=training.eval_windows)
     scored = sum(int((validation[index]["labels"] != IGNORED).sum()) for index in range(len(validation)))
     if not scored:
         raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mabert.data.corpus import Source, parse_sources
+from mabert.files.places import default_cache
 from mabert.machine import Precision
 from mabert.schema import Masking, Pooling
 from mabert.schema.check import Checked, check, unknown
@@ -80,6 +81,11 @@ class DataRecipe(Checked, where="data"):
     windows: Literal["packed", "document"] = "packed"
     held_out: Annotated[float, Range(0, 1, above=True, below=True)] = 0.005
     max_tokens: Annotated[int, Range(1, 10**15)] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of tokenised corpora."""
+        return Path(self.cache or default_cache())
 
     def readable(self) -> list[Source]:
         """Returns the parsed sources; raises what `parse_sources` does."""
