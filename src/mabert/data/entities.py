@@ -95,7 +95,10 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
             raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {fault}")
     if known == (OUTSIDE,):
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
-    known = (OUTSIDE, *sorted({*known[1:], *_of_later_parts(held.values())}))
+    tagged = [pair for some in held.values() for words, tags, _ in some for pair in zip(words, tags, strict=False)]
+    # What follows the first part of a word that `cut` divides.
+    later = {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
+    known = (OUTSIDE, *sorted({*known[1:], *later}))
     task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
     loaded: dict[str, dict[str, list[Any]]] = {}
     for split, sentences in held.items():
@@ -103,12 +106,6 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
         loaded[split] = {"text_a": [*map(" ".join, words)], "tokens": words, "index": [*range(len(words))]}
         loaded[split] |= {"tags": [tags for _, tags, _ in sentences]} if split != "test" else {}
     return task, loaded
-
-
-def _of_later_parts(splits: Iterable[list[Sentence]]) -> set[str]:
-    """Returns the tags of what follows the first part of words that `cut` divides."""
-    tagged = (pair for sentences in splits for words, tags, _ in sentences for pair in zip(words, tags, strict=False))
-    return {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
 
 
 def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:

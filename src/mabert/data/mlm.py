@@ -133,7 +133,9 @@ class MlmMasking:
             Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100
             elsewhere.
         """
-        draws = _generator(seed, epoch, example)
+        # Philox4x64 (Salmon et al. 2011), keyed on these, is made faster than by a `SeedSequence`.
+        key, counter = (seed & _WORD) | (epoch & _WORD) << 64, (example & _WORD) << 192
+        draws = np.random.Generator(np.random.Philox(key=key, counter=counter))
         free = np.flatnonzero(~self._special[ids])
         labels = np.full(len(ids), IGNORED, dtype=np.int64)
         inputs = ids.copy()
@@ -169,12 +171,6 @@ class MlmMasking:
                 chosen.append(words[index])
                 room -= len(words[index])
         return np.concatenate(chosen)
-
-
-def _generator(seed: int, epoch: int, example: int) -> np.random.Generator:
-    """Makes a generator keyed on its arguments (Philox4x64; Salmon et al. 2011), faster than by `SeedSequence`."""
-    key = (seed & _WORD) | (epoch & _WORD) << 64
-    return np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
 
 
 def _order(draws: np.random.Generator, count: int) -> np.ndarray:

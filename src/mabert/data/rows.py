@@ -13,7 +13,7 @@ import logging
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,18 @@ from typing import Any, BinaryIO, cast
 
 from mabert.files.reading import parse_json
 
-COMPRESSIONS = (".xz", ".gz", ".zst")
-
 _BLOCK = 1 << 20
+
+
+def _zstd(raw: BinaryIO) -> BinaryIO:
+    import pyarrow as pa
+
+    # Unlike zstandard's own reader, Arrow's notices a truncated file.
+    return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), _BLOCK)
+
+
+_DECOMPRESSED: dict[str, Callable[[BinaryIO], Any]] = {".xz": lzma.open, ".gz": gzip.open, ".zst": _zstd}
+COMPRESSIONS = tuple(_DECOMPRESSED)
 
 
 def format_of(path: Path) -> str:
@@ -42,7 +51,7 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     suffix = path.suffix.lower()
     with path.open("rb") as raw:
         try:
-            yield _decompressed(suffix, raw), raw
+            yield _DECOMPRESSED[suffix](raw) if suffix in _DECOMPRESSED else raw, raw
         except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and (error.errno is not None or suffix not in COMPRESSIONS):
                 raise
@@ -51,19 +60,6 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
             else:
                 damage = f"damaged, or not {suffix} data: {error}"
             raise ValueError(f"{path}: {damage}") from error
-
-
-def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
-    if suffix == ".xz":
-        return cast(BinaryIO, lzma.LZMAFile(raw))
-    if suffix == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
-    if suffix == ".zst":
-        import pyarrow as pa
-
-        # Unlike zstandard's own reader, Arrow's notices a truncated file.
-        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), 1 << 20)
-    return raw
 
 
 def check_is_file(path: Path) -> None:

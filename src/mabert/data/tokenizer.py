@@ -20,16 +20,13 @@ _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
-    """Loads a fast tokenizer that has padding, unknown, classification, separator and mask tokens.
+    """Loads a fast tokenizer that has padding, unknown, classification, separator and mask tokens, from a folder
+    written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a `tokenizer.json`,
+    `minilm`, or the name of a model on the hub. With a `vocab.txt`, text is lower-cased unless some token has capital
+    letters.
 
-    Args:
-        source: a folder written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a
-            `tokenizer.json`, `minilm`, or the name of a model on the hub. With a `vocab.txt`, text is lower-cased
-            unless some token has capital letters.
-
-    Raises:
-        FileNotFoundError: there is no such file, folder or model.
-        ValueError: the file is empty, damaged or not UTF-8, or the tokenizer lacks a special token.
+    Raises FileNotFoundError if there is no such file, folder or model, and ValueError if the file is empty, damaged or
+    not UTF-8, or the tokenizer lacks a special token.
     """
     if str(source) in PACKAGES or not is_hub_name(str(source)):
         source = folder_of(source)  # one that comes along, or with a package

@@ -310,17 +310,12 @@ def check_seeds(seeds: Iterable[int]) -> list[int]:
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
-    """Reads a recipe.
+    """Reads a recipe: a YAML file, or a packaged one by its name (`demo`, `mini`, `small-gpu`, `paper`). Overrides are
+    `section.field=value`, the value in YAML: `model.hidden_size=256`, `data.sources=[a.txt,b.txt]`. If they name a
+    model to start from, it replaces the file's own model.
 
-    If the overrides name a model to start from, it replaces the file's own model.
-
-    Args:
-        path: A YAML file; or the name of a packaged recipe (`demo`, `mini`, `small-gpu`, `paper`).
-        overrides: `section.field=value`, the value in YAML; `model.hidden_size=256`, `data.sources=[a.txt,b.txt]`.
-
-    Raises:
-        ValueError: For an unknown field (names the nearest one) or a value of the wrong type.
-        FileNotFoundError: If there is no such file.
+    Raises ValueError for an unknown field (names the nearest one) or a value of the wrong type, and FileNotFoundError
+    if there is no such file.
     """
     content = read_yaml(find_recipe(path))
     if with_overrides({}, overrides).get("start_from") is not None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -39,32 +39,12 @@ TABLE_SECONDS = 10.0
 """Least seconds between two writes of the table: the whole log is written each time."""
 
 
+Unread = tuple[int, Tensor, torch.cuda.Event | None]
+"""A step, its loss on its way to the host, and what tells that it has come, on a GPU."""
+
+
 class TrainingDivergedError(ValueError):
     """The loss is not finite or far too large."""
-
-
-class Unread(NamedTuple):
-    """The loss of a step, on its way to the host."""
-
-    step: int
-    loss: Tensor  # lies on the host; holds the loss once `written`
-    written: torch.cuda.Event | None  # None on a CPU, where it is there at once
-
-    @classmethod
-    def of(cls, step: int, loss: Tensor) -> "Unread":
-        """Starts the copy, for which nobody waits yet."""
-        there = loss.detach().to("cpu", non_blocking=True)
-        if not loss.is_cuda:
-            return cls(step, there, None)
-        written = torch.cuda.Event()
-        written.record()
-        return cls(step, there, written)
-
-    def read(self) -> float:
-        """Waits for the loss."""
-        if self.written is not None:
-            self.written.synchronize()
-        return float(self.loss)
 
 
 class RecordingTrainer(Trainer):
@@ -90,10 +70,8 @@ class MaBertTrainer(RecordingTrainer):
       measured. It is read while the next micro-batch runs, so that a GPU need not wait for the host.
     - Running out of memory is an `OutOfMemoryError`.
 
-    Attributes:
-        smaller: Advice on making a batch smaller, for messages.
-        loss_limit: A loss above it counts as divergence.
-        save_seconds: Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation.
+    `smaller` is advice on making a batch smaller, for messages. `save_seconds` pass between two checkpoints by the
+    clock: a kill loses at most this and an evaluation.
 
     Args:
         title: Title of the progress bar; None shows no bar.
@@ -145,14 +123,21 @@ class MaBertTrainer(RecordingTrainer):
         self.at_once = f"with {rows_at_once(inputs)}"
         share = self.share_of_step(inputs, num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self.check_last_loss(Unread.of(self.state.global_step + 1, loss / share))
+        newest, copied = (loss / share).detach().to("cpu", non_blocking=True), None
+        if loss.is_cuda:
+            copied = torch.cuda.Event()
+            copied.record()
+        self.check_last_loss((self.state.global_step + 1, newest, copied))
         return loss
 
     def check_last_loss(self, newest: Unread | None = None) -> None:
         """Checks the loss that was not read yet, before anything is built on its step; the newest may wait instead."""
         last, self.unread = self.unread, newest
         if last is not None:
-            self.check_loss(last.read(), f"at step {last.step}{self.whereabouts(last.step)}")
+            step, loss, copied = last
+            if copied is not None:
+                copied.synchronize()
+            self.check_loss(float(loss), f"at step {step}{self.whereabouts(step)}")
 
     def check_loss(self, loss: float, where: str) -> None:
         """Raises TrainingDivergedError if a loss is not finite or above `loss_limit`."""

@@ -93,22 +93,15 @@ def make_tokenizer(
     text_column: str = "text",
     progress: bool = True,
 ) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece on one's own text and saves it, for `tokenizer=` of a recipe.
+    """Trains a WordPiece on one's own text and saves it in the folder `output`, for `tokenizer=` of a recipe; returns
+    it.
 
-    Args:
-        sources: See `mabert.data.corpus`; each contributes the same share of at most `CHARACTERS`.
-        output: Folder to write.
-        size: Maximum number of tokens, the five special ones included; default, BERT's.
-        cased: Whether to keep capital letters and accents.
-        text_column: Column of the text in tables.
-        progress: Whether to show bars.
+    It has at most `size` tokens (default, BERT's), the five special ones included; a short text may give fewer. Each of
+    the sources, see `mabert.data.corpus`, contributes the same share of at most `CHARACTERS`. If `cased`, capital
+    letters and accents are kept. `text_column` is that of tables; `progress` shows bars.
 
-    Returns:
-        The tokenizer; a short text may give fewer tokens.
-
-    Raises:
-        FileNotFoundError: If there is no such text.
-        ValueError: If the size is out of range, the text holds no words, or the folder holds files.
+    Raises FileNotFoundError if there is no such text, and ValueError if the size is out of range, the text holds no
+    words, or the folder holds files.
     """
     check(Vocabulary, size, "size")
     check_new(output)
