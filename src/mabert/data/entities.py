@@ -95,7 +95,7 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
             raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {fault}")
     if known == (OUTSIDE,):
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
-    tagged = [pair for some in held.values() for words, tags, _ in some for pair in zip(words, tags, strict=False)]
+    tagged = (pair for some in held.values() for words, tags, _ in some for pair in zip(words, tags, strict=False))
     # What follows the first part of a word that `cut` divides.
     later = {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
     known = (OUTSIDE, *sorted({*known[1:], *later}))
