@@ -75,7 +75,7 @@ def test_going_on_from_the_newest_whole_checkpoint_gives_the_same_weights(made, 
     (run / "model.safetensors").unlink()
     assert main(["pretrain", "any", "-o", str(run), "--resume-from", str(run / "checkpoint-2")]) == 0
     assert (run / "model.safetensors").read_bytes() == (made / "run" / "model.safetensors").read_bytes()
-    assert all(checkpoint.is_whole(folder) for folder in run.glob("checkpoint-*"))
+    assert all(checkpoint.fault(folder) is None for folder in run.glob("checkpoint-*"))
 
 
 def test_a_run_without_a_whole_checkpoint_says_how_to_begin_anew(run, refused):

@@ -19,7 +19,7 @@ from mabert.infer.info import info
 from mabert.opening.extend import extend
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_places, mean_over_scored
-from mabert.train.pretrain import pretrain
+from mabert.train.pretrain import PretrainTrainer, pretrain
 from mabert.train.pretrain_run import resolve
 from mabert.train.recipe import FinetuneRecipe, load_recipe
 from mabert.train.run import RunFolder
@@ -92,7 +92,9 @@ def test_vectors_do_not_depend_on_the_batch(pretrained):
 def test_a_run_trains_no_weight_that_the_objective_does_not_reach(tmp_path):
     how = {"resume_from": None, "progress": False}
     made = resolve(plan(tmp_path, "longformer"), RunFolder(tmp_path / "run"), tokenizer=words_of("longformer"), **how)
-    frozen = {name for name, weight in made.model().named_parameters() if not weight.requires_grad}
+    frozen = {
+        name for name, weight in PretrainTrainer(made, False, []).model.named_parameters() if not weight.requires_grad
+    }
     assert frozen
     assert all("_global." in name for name in frozen)
 

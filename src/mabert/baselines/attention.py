@@ -41,22 +41,13 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Computes bidirectional attention, within a sliding window if the layer has one.
 
-    Args:
-        module: The attention layer.
-        query: (batch, heads, time, head_size).
-        key: (batch, heads, keys, head_size); `keys` differs from `time` in cross-attention.
-        value: As `key`.
-        attention_mask: bool (batch, keys), True at tokens, as `mask` makes it; or any mask for SDPA, which then
-            includes the window. None for no padding.
-        sliding_window: One more than the distance that a query reaches, as in flash kernels; None for no window.
-        is_causal: Whether queries see no later key; default, the layer's attribute.
-        options: `dropout`, `scaling` and other options of transformers' SDPA.
+    `query` is (batch, heads, time, head_size), `key` and `value` are (batch, heads, keys, head_size); `keys` differs
+    from `time` in cross-attention. `attention_mask` is bool (batch, keys), True at tokens, as `mask` makes it; or any
+    mask for SDPA, which then includes the window. None is no padding. `sliding_window` is one more than the distance
+    that a query reaches, as in flash kernels. `is_causal` is by default the layer's attribute. Further options are
+    those of transformers' SDPA.
 
-    Returns:
-        (batch, time, heads, head_size), and None for the weights.
-
-    Raises:
-        ValueError: The layer is causal.
+    Returns (batch, time, heads, head_size), and None for the weights. Raises ValueError if the layer is causal.
     """
     if getattr(module, "is_causal", True) if is_causal is None else is_causal:
         raise ValueError(

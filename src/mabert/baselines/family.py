@@ -18,6 +18,7 @@ from mabert.model.embeddings import stretch
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+"""Dropout of embeddings and sub-layers, and of attention weights."""
 
 COMMON = ("layer_pattern", *SIZES, *DROPOUTS)
 """Fields of a recipe's model that every family supports; a baseline uses only the depth of `layer_pattern`."""
@@ -36,6 +37,10 @@ class Family:
         unreached: Substrings of the names of weights that masked language modelling does not train.
         fast_attention: The fastest exact `attn_implementation` if transformers supports SDPA for the family.
         keeps_state: Whether a forward pass changes the model, so that two must not run at once.
+        unlimited: Whether inputs may have any length.
+        repeats: Whether longer positions repeat the old ones, see `repeat`, instead of stretching them.
+        dropouts: The family's fields that each of `DROPOUTS` sets.
+        of_classifier: Fields with a classifier's own dropout.
         compiles: Dtypes in which `torch.compile` was seen to speed up transformers' forward pass on a CPU, each with
             the range of input lengths.
         compiles_at_best: The same with this package's attention and prepacked weights.
@@ -50,6 +55,10 @@ class Family:
     unreached: ClassVar[tuple[str, ...]] = ()
     fast_attention: ClassVar[str] = attention.NAME
     keeps_state: ClassVar[bool] = False
+    unlimited: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
+    dropouts: ClassVar[Mapping[str, tuple[str, ...]]] = {name: (name,) for name in DROPOUTS}
+    of_classifier: ClassVar[tuple[str, ...]] = ("classifier_dropout",)
     compiles: ClassVar[Mapping[str, range]] = {}
     compiles_at_best: ClassVar[Mapping[str, range]] = {}
 
@@ -58,13 +67,9 @@ class Family:
         return make_config_of(CONFIG_MAPPING[self.model_type], {**self.base, **changes})
 
     def depends_on_batch(self, config: PreTrainedConfig, lengths: Sequence[int], pooled: bool = True) -> bool:
-        """Checks whether outputs for texts of these lengths depend on the rest of the batch by more than rounding.
-
-        Args:
-            config: The model's configuration.
-            lengths: Tokens of each text.
-            pooled: Whether the model pools, as a classifier does and an encoder or masked language model does not.
-        """
+        """Checks whether outputs for texts of these lengths depend on the rest of the batch by more than rounding;
+        `pooled` tells whether the model pools, as a classifier does and an encoder or masked language model does
+        not."""
         return False
 
     def known_fields(self) -> set[str]:
@@ -79,21 +84,15 @@ class Family:
     def own_dropout(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a recipe's model fields with the common dropout fields renamed to the family's."""
         own = {name: value for name, value in fields.items() if name not in DROPOUTS}
-        for name, rates in zip(DROPOUTS, ((1.0, 0.0), (0.0, 1.0)), strict=True):
-            if name in fields:  # it sets the fields that follow its rate
-                own |= {field: fields[name] for field, rate in self.dropout(*rates).items() if rate}
+        for name, its in self.dropouts.items():
+            if name in fields:
+                own |= dict.fromkeys(its, fields[name])
         return own
 
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
-        """Returns the configuration for a recipe's model section.
-
-        Args:
-            fields: The section: common fields, and the family's own, which take precedence.
-            of_run: Fields that the run sets: vocabulary size, ids of special tokens.
-
-        Raises:
-            ValueError: If the fields make no model.
-        """
+        """Returns the configuration for a recipe's model section: common fields, and the family's own, which take
+        precedence, and those `of_run`: vocabulary size, ids of special tokens. Raises ValueError if the fields make no
+        model."""
         common = make_config(**{name: value for name, value in fields.items() if name in COMMON})
         dropout = self.dropout(common.hidden_dropout_prob, common.attention_probs_dropout_prob)
         own = {name: value for name, value in fields.items() if name not in COMMON}
@@ -112,22 +111,24 @@ class Family:
 
     def dropout(self, hidden: float, attention: float) -> dict[str, Any]:
         """Returns the fields for the dropout of embeddings and sub-layers (`hidden`) and of attention weights."""
-        return {"hidden_dropout_prob": hidden, "attention_probs_dropout_prob": attention}
+        return self.own_dropout(dict(zip(DROPOUTS, (hidden, attention), strict=True)))
 
     def classifier_dropout(self, rate: float) -> dict[str, Any]:
         """Returns the fields that set every dropout, including a classifier's, to one probability."""
-        return {**self.dropout(rate, rate), "classifier_dropout": rate}
+        return {**self.dropout(rate, rate), **dict.fromkeys(self.of_classifier, rate)}
+
+    @staticmethod
+    def unused(config: PreTrainedConfig) -> int:
+        """Returns the rows of the table of positions before that of the first token."""
+        return 0
 
     def longest(self, config: PreTrainedConfig) -> int | None:
         """Returns the maximum input length in tokens; None for no limit."""
-        return config.max_position_embeddings
+        return None if self.unlimited else config.max_position_embeddings - self.unused(config)
 
     def limit(self, config: PreTrainedConfig, max_length: int | None) -> int | None:
-        """Returns the most tokens that an input may have, at most `max_length`; None if unlimited.
-
-        Raises:
-            ValueError: If `max_length` is more than the model has positions for.
-        """
+        """Returns the most tokens that an input may have, at most `max_length`; None if unlimited. Raises ValueError if
+        `max_length` is more than the model has positions for."""
         longest = self.longest(config)
         if longest is not None and max_length is not None and max_length > longest:
             raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
@@ -143,23 +144,30 @@ class Family:
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
         """Returns the fields to change for inputs of `length` tokens (Table A3)."""
-        return {"max_position_embeddings": length}
+        return {"max_position_embeddings": length + self.unused(config)}
 
     def lengthen(self, table: Tensor, rows: int, config: PreTrainedConfig) -> Tensor:
         """Lengthens learned positions from (old rows, D) to (rows, D)."""
-        return stretch(table, rows)
+        return repeat(table, rows, self.unused(config)) if self.repeats else stretch(table, rows)
 
     def freeze_unreached(self, model: PreTrainedModel) -> None:
         """Freezes the weights that masked language modelling does not train."""
         for name, weight in model.named_parameters():
             weight.requires_grad_(not any(part in name for part in self.unreached))
 
+    def derived(self, model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
+        """Returns the weights that masked language modelling does not train, each with the trained one it copies."""
+        return []
+
+    @torch.no_grad()
     def finish_pretraining(self, model: PreTrainedModel) -> None:
-        """Sets weights that masked language modelling does not train but that follow from trained ones."""
+        """Sets the weights that follow from trained ones."""
+        for weight, trained in self.derived(model):
+            weight.copy_(trained)
 
     def is_finished(self, model: PreTrainedModel) -> bool:
         """Checks whether those weights are already as `finish_pretraining` would set them."""
-        return True
+        return all(torch.equal(weight, trained) for weight, trained in self.derived(model))
 
     def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
         """Makes a model's outputs independent of what it ran before; returns the model."""
@@ -191,10 +199,9 @@ class Family:
         return self.hasten(self.prepare(longer)).train(model.training)
 
 
-def input_length(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int:
-    """Returns the length of the input, with padding, from the arguments of an encoder's forward pass."""
-    given = arguments[0] if arguments else named.get("input_ids")
-    return (named["inputs_embeds"] if given is None else given).shape[1]
+def first_position(config: PreTrainedConfig) -> int:
+    """Returns the row of the first token's position in RoBERTa and its like: rows up to the padding id are unused."""
+    return config.pad_token_id + 1
 
 
 def repeat(table: Tensor, rows: int, kept: int = 0) -> Tensor:

@@ -27,16 +27,11 @@ Add = Callable[[Any], None]
 
 
 def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw: Draw = draw_nothing) -> int:
-    """Runs one subcommand.
+    """Runs one subcommand of `mabert`, with these arguments (default, those of this process); `more` are further
+    subcommands, and `draw` draws pictures and pages for some.
 
-    Args:
-        arguments: Arguments after `mabert`; default, those of this process.
-        more: Additional subcommands.
-        draw: Draws pictures and pages for some subcommands.
-
-    Returns:
-        0; 2 with a one-line message after bad input, if memory ran out, or if an extra's package is missing; 130 after
-        Ctrl-C.
+    Returns 0; 2 with a one-line message after bad input, if memory ran out, or if an extra's package is missing; 130
+    after Ctrl-C.
     """
     take_any_character()
     try:

@@ -210,11 +210,8 @@ def asked_for(options: argparse.Namespace, defaults: dict[str, Any]) -> dict[str
 
 
 def check_finetune(options: argparse.Namespace) -> None:
-    """Refuses options that would have no effect.
-
-    Raises:
-        ValueError: Neither or both of a task and a file are named, or an option belongs to the other one.
-    """
+    """Refuses options that would have no effect, by ValueError: neither or both of a task and a file are named, or an
+    option belongs to the other one."""
     if (options.task is None) == (options.train is None):
         raise ValueError("name either a GLUE task (--task) or a file of your own (--train)")
     here, others = ("--task", (*TABLE_OPTIONS, "kind")) if options.task else ("--train", tuple(GLUE_OPTIONS))

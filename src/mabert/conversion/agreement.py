@@ -47,21 +47,12 @@ LAYERED = 100
 
 
 def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]:
-    """Compares teacher and student, both in the caller's precision (a conversion's own).
+    """Compares teacher (its copy that keeps all layers) and student, with heads of the same kind, on held-out pieces,
+    both in the caller's precision (a conversion's own). The teacher reads texts beyond its positions in windows.
 
-    The teacher reads texts beyond its positions in windows.
-
-    Args:
-        copy: The teacher's copy that keeps all layers, with its head.
-        student: The student, with a head of the same kind.
-        use: The use of both.
-        pieces: Held-out texts, single ones or pairs.
-
-    Returns:
-        `layers`, see `by_layer`, and `bands` by length, those of pairs apart (`PAIRS`). Each band has the number of
-        `texts`, and for `student` and
-        `floor` (the teacher with its attention held at its mean wherever the student has none) the results of
-        `agreement`, `order` (see `nearness`), and, with a head, `answers` (see `same_answers`).
+    Returns `layers`, see `by_layer`, and `bands` by length, those of pairs apart (`PAIRS`). Each band has the number of
+    `texts`, and for `student` and `floor` (the teacher with its attention held at its mean wherever the student has
+    none) the results of `agreement`, `order` (see `nearness`), and, with a head, `answers` (see `same_answers`).
     """
     teacher, ours = copy.base_model, student.base_model
     pooling = student.config.pooling if student.config.pooling in ("mean", "cls") else "mean"
@@ -155,12 +146,9 @@ def answers(model: Any, texts: Sequence[Item]) -> np.ndarray:
 
 
 def agreement(theirs: np.ndarray, ours: np.ndarray) -> dict[str, float]:
-    """Compares vectors of the same texts, (texts, D) each, of length one.
-
-    Returns:
-        `cosine`, the mean cosine between the two vectors of a text; `cosine_p10`, its tenth percentile; `neighbours`,
-        the share of texts whose nearest other text is the same by both.
-    """
+    """Compares vectors of the same texts, (texts, D) each, of length one. Returns `cosine`, the mean cosine between the
+    two vectors of a text; `cosine_p10`, its tenth percentile; `neighbours`, the share of texts whose nearest other text
+    is the same by both."""
     cosines = (theirs * ours).sum(1)
     return {
         "cosine": float(cosines.mean()),
@@ -209,12 +197,9 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 @torch.no_grad()
 def by_layer(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[str, list[float | None]]:
-    """Returns the unexplained variance by layer, mean over rows of texts.
-
-    Returns:
-        `hidden`, of each layer's output when the whole student runs; `core`, of each core's output in place of
-        attention, from the teacher's own hidden states, None where attention stayed.
-    """
+    """Returns the unexplained variance by layer, mean over rows of texts: `hidden`, of each layer's output when the
+    whole student runs; `core`, of each core's output in place of attention, from the teacher's own hidden states, None
+    where attention stayed."""
     alignment = Alignment(teacher, student)
     hidden, core = [], []
     for _, row, windows in rows(texts, teacher):

@@ -16,12 +16,8 @@ MUCH = 3.0
 
 
 class Survey:
-    """Measures, on a few texts, what an encoder loses without the attention of some layers.
-
-    Args:
-        encoder: An encoder that keeps all its layers.
-        texts: The texts; those beyond its positions are read in windows.
-    """
+    """Measures, on a few texts, what an encoder that keeps all its layers loses without the attention of some. It reads
+    texts beyond its positions in windows."""
 
     @torch.no_grad()
     def __init__(self, encoder: Any, texts: Sequence[Item]) -> None:

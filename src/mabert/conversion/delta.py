@@ -59,12 +59,7 @@ def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
 
 def whole(path: Any) -> Any:
     """Returns the folder to read weights from: that of the whole model if `path` holds a delta, which the first call
-    makes in the cache, else `path`.
-
-    Raises:
-        FileNotFoundError: If the teacher cannot be found.
-        ValueError: If the teacher's weights differ from those that the cores learnt from, or the file is damaged.
-    """
+    makes in the cache, else `path`. Errors are those of `read_delta` and `joined`."""
     if not isinstance(path, str | Path) or not (Path(path) / DELTA).is_file():
         return path
     file = Path(path) / DELTA
@@ -82,11 +77,8 @@ MaBertPreTrainedModel.whole = staticmethod(whole)
 
 
 def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Returns what a delta says about its teacher, and its cores.
-
-    Raises:
-        ValueError: If the file is damaged, or does not name its teacher and use.
-    """
+    """Returns what a delta says about its teacher, and its cores; ValueError if the file is damaged, or does not name
+    its teacher and use."""
     try:
         with safe_open(file, framework="pt") as opened:
             said = (opened.metadata() or {}).get(ABOUT, "{}")
@@ -104,12 +96,8 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
 
 def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tensor]) -> Any:
-    """Makes the student from its teacher and cores.
-
-    Raises:
-        FileNotFoundError: If the teacher cannot be found.
-        ValueError: If the cores learnt from another teacher, or do not fit the configuration.
-    """
+    """Makes the student from its teacher and cores. Raises FileNotFoundError if the teacher cannot be found, and
+    ValueError if the cores learnt from another teacher's weights, or do not fit the configuration."""
     use: Any = about["use"]
     try:
         teacher = load_teacher(open_teacher(about["teacher"]))

@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from mabert.baselines.family import DROPOUTS
-from mabert.baselines.longformer import first_position
+from mabert.baselines.family import DROPOUTS, first_position
 
 COPIED = (
     "vocab_size",
@@ -77,11 +76,7 @@ def from_roberta(config: Any) -> dict[str, Any]:
 
 def from_modernbert(config: Any) -> dict[str, Any]:
     """ModernBERT (Warner et al. 2024): norms before all sub-layers but the first, gated feed-forward networks, rotary
-    positions, and attention windows in the local layers.
-
-    Raises:
-        ValueError: If its rotary frequencies are scaled.
-    """
+    positions, whose frequencies must not be scaled, and attention windows in the local layers."""
     scaled = {kind: rope for kind, rope in config.rope_parameters.items() if rope.get("rope_type") != "default"}
     if scaled:
         raise ValueError(f"rope_parameters are {scaled}; rotary frequencies that are scaled cannot be converted")

@@ -14,16 +14,12 @@ OPEN = 1.278
 
 @torch.no_grad()
 def begin_from(mixer: MambaMixer, attention: SelfAttention) -> None:
-    """Initializes a mixer near the attention that it will replace.
+    """Initializes a mixer, of any expansion and with biases, near the attention of the same width that it will replace.
 
     Its channels are the attention's values twice, v and -v, read out by the attention's output weights, O and -O: since
     SiLU(v) - SiLU(-v) = v, each pair's output is linear in v. The gate starts open, the convolution near the identity,
     and everything else with variances that preserve a signal's scale. With fewer than two channels per value, some
     values get one channel or none.
-
-    Args:
-        mixer: A mixer of any expansion, with biases.
-        attention: Attention of the same width.
     """
     width, channels = attention.value.in_features, mixer.out_proj.in_features
     init.normal_(mixer.in_proj.weight, std=width**-0.5)

@@ -14,13 +14,10 @@ from mabert.schema import SEVERAL
 
 
 class Alignment(nn.Module):
-    """The cores of a student as one module, whose forward returns their distance from the teacher's attention.
+    """The cores of a student as one module, whose forward returns their distance from the attention of its teacher, an
+    encoder that keeps all its layers and reads texts beyond its positions in windows.
 
     Layers are independent here: no gradient goes through the stack, which makes a step cheap.
-
-    Args:
-        teacher: An encoder that keeps all its layers. It reads texts beyond its positions in windows.
-        student: The encoder whose cores learn.
     """
 
     def __init__(self, teacher: Any, student: Any) -> None:
@@ -50,13 +47,11 @@ VECTOR, RELATIONS, ANSWERS = 10.0, 10.0, 1.0
 
 
 class Distillation(nn.Module):
-    """A student as a module whose forward returns its distance from its teacher.
+    """A student as a module whose forward returns its distance from its teacher, the copy that keeps all layers and
+    reads texts beyond its positions in windows. Both have a head of the same kind.
 
-    Args:
-        teacher: The copy that keeps all layers, with its head. It reads texts beyond its positions in windows.
-        student: The student, with a head of the same kind.
-        use: The use of both. Besides hidden states, the losses compare an embedder's vectors, a classifier's logits or
-            a masked language model's logits at masked tokens.
+    Besides hidden states, the losses compare an embedder's vectors, a classifier's logits or a masked language model's
+    logits at masked tokens.
     """
 
     def __init__(self, teacher: Any, student: Any, use: Use) -> None:
@@ -96,13 +91,8 @@ class Distillation(nn.Module):
 
 
 def divergence(given: Tensor, wanted: Tensor, several: bool = False) -> Tensor:
-    """Returns the KL divergence of answers (rows, classes), mean over rows; for one class, the squared error.
-
-    Args:
-        given: Logits of the student.
-        wanted: Logits of the teacher.
-        several: Whether each class is a question of its own, as where a text has several labels.
-    """
+    """Returns the KL divergence of student's and teacher's logits (rows, classes), mean over rows; for one class, the
+    squared error. If a text may have `several` labels, each class is a question of its own."""
     if several:
         likely = wanted.sigmoid()
         mine, least = (

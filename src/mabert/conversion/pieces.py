@@ -42,13 +42,8 @@ class Frame:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerFast, *, pair: bool = False, prompt: str = "") -> "Frame":
-        """Reads the frame from what the tokenizer makes of short texts.
-
-        Args:
-            tokenizer: The teacher's tokenizer.
-            pair: Whether it is around two texts.
-            prompt: Text in front of the first text.
-        """
+        """Reads the frame around one text, or a pair of texts, from what the tokenizer makes of short texts; `prompt`
+        stands in front of the first text."""
         found = tokenizer(["a"], ["a"] if pair else None)
         ids = found["input_ids"][0]
         types = found.get("token_type_ids", [[0] * len(ids)])[0]
@@ -65,13 +60,10 @@ class Frame:
 
 def frames_of(teacher: Teacher, pairs: bool | None) -> tuple[Frame, ...]:
     """Returns the frames in which a student learns from texts, in turns: those in which its teacher reads them in use.
+    Each prompt in its settings of sentence-transformers has a frame. `pairs` tells whether it reads pairs of texts; if
+    None, its folder says so, or else it reads both.
 
-    Args:
-        teacher: The teacher; each prompt in its settings of sentence-transformers has a frame.
-        pairs: Whether the teacher reads pairs of texts; None if its folder says so, or else it reads both.
-
-    Raises:
-        ValueError: If pairs are wanted of a model that is no classifier.
+    Raises ValueError if pairs are wanted of a model that is no classifier.
     """
     if teacher.use != "classifier":
         if pairs:
@@ -149,21 +141,14 @@ def cut(
     frames: Sequence[Frame],
     longest_pair: int | None = None,
 ) -> Pieces:
-    """Cuts documents into pieces of log-uniform lengths, at ends of sentences where possible.
+    """Cuts the documents of each source into pieces of log-uniform lengths, at ends of sentences where possible.
 
     The frames take turns. A pair is a piece cut in two, also at the end of a sentence where possible; see `UNRELATED`.
+    A piece has at most `length` tokens, a pair `longest_pair` (default, as many), those of its frame included. The
+    first pieces that reach `tokens` in all are taken, None: all; all sources contribute equally many tokens, as far as
+    they last. The seed decides the lengths, the documents' order, and where pairs are cut.
 
-    Args:
-        sources: Documents of each source; all contribute equally many tokens, as far as they last.
-        tokenizer: Tells which tokens end a sentence.
-        length: Most tokens of a piece, those of its frame included.
-        tokens: Total tokens of the pieces, frames included; the first ones that reach it are taken, None: all.
-        seed: Seed of the lengths, of the documents' order, and of where pairs are cut.
-        frames: What stands around texts.
-        longest_pair: Most tokens of a pair; default, `length`.
-
-    Raises:
-        ValueError: If the text has too few tokens; says how many.
+    Raises a ValueError that says how many there are if the text has too few tokens.
     """
     vocabulary = tokenizer.get_vocab()
     ends = np.array([vocabulary[end] for end in ENDS if end in vocabulary])
@@ -276,21 +261,14 @@ def read_pairs(
     held_out: int,
     seed: int,
 ) -> tuple[Pieces, Pieces, str]:
-    """Reads pairs; returns those to learn from, those held out, and a hash of all.
+    """Reads tables of pairs, which all contribute equally many tokens; returns the pairs to learn from, those held out,
+    and a hash of all.
 
-    Args:
-        texts: Tables; all contribute equally many tokens.
-        tokenizer: The teacher's tokenizer.
-        columns: Columns of the first text and of the second one.
-        frame: What stands around pairs.
-        length: Most tokens of a pair, those of its frame included; of longer ones the end of the longer text is cut.
-        tokens: Total tokens to learn from.
-        held_out: Tokens to hold out, at most a tenth.
-        seed: Seed of the order.
+    `columns` are those of the first and of the second text. Of a pair of more than `length` tokens, those of its frame
+    included, the end of the longer text is cut. `held_out` tokens, at most a tenth, are held out of `tokens` more.
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a file is no table with both columns, or there are too few tokens.
+    Raises FileNotFoundError if there is no such file, and ValueError if a file is no table with both columns, or there
+    are too few tokens.
     """
     share = -(-(tokens + held_out) // len(texts))
     encoded = [_encoded(source, Path(text), tokenizer, columns, share) for source, text in enumerate(texts)]

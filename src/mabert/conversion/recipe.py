@@ -41,11 +41,8 @@ class ConversionRecipe(Checked):
 
 
 def at_depth(asked: str, depth: int) -> str:
-    """Repeats a schedule, in capitals or not, to a teacher's depth; `auto` stays.
-
-    Raises:
-        ValueError: If it is no schedule, or no repetition has that many layers.
-    """
+    """Repeats a schedule, in capitals or not, to a teacher's depth; `auto` stays. Raises ValueError if it is no
+    schedule, or no repetition has that many layers."""
     if asked == "auto":
         return asked
     from mabert.model.config import expand_schedule  # loads torch and transformers

@@ -18,6 +18,7 @@ from mabert.conversion.recipe import ConversionRecipe, at_depth
 from mabert.conversion.teacher import Teacher, open_teacher, student_of, weights_hash
 from mabert.conversion.watch import Item
 from mabert.data.cache import IDS, Documents, build_cache
+from mabert.data.corpus import parse_sources
 from mabert.data.encode import check_list
 from mabert.data.tokenizer import fingerprint
 from mabert.files.places import default_cache
@@ -120,11 +121,8 @@ def resolve(
 
 
 def warnings_of(known: Teacher, frames: Sequence[Frame], length: int) -> list[str]:
-    """Returns a warning for each thing that a user may not expect of what a student learns from.
-
-    Raises:
-        ValueError: If pairs are to be longer than the teacher reads.
-    """
+    """Returns a warning for each thing that a user may not expect of what a student learns from; ValueError if pairs
+    are to be longer than the teacher reads."""
     kinds, longest, told = {frame.is_pair for frame in frames}, f"{known.longest:,}", []
     if length > known.longest and kinds == {True}:
         raise ValueError(f"length is {length:,}; the teacher reads pairs of up to {longest} tokens: ask for that")
@@ -169,8 +167,9 @@ def read(
 ) -> tuple[list[Documents], list[Documents]]:
     """Tokenises as much of each source as may be needed; returns training documents and held-out ones."""
     wanted = -(-asked.tokens // len(texts)) + HELD_OUT
-    how: dict[str, Any] = {"text_column": text_column, "max_tokens": wanted + wanted // 10, "progress": progress}
-    caches = [build_cache(str(text), tokenizer, default_cache(), **how) for text in texts]
+    how: dict[str, Any] = {"max_tokens": wanted + wanted // 10, "progress": progress}
+    parsed = (parse_sources(str(text), text_column) for text in texts)
+    caches = [build_cache(sources, tokenizer, default_cache(), **how) for sources in parsed]
     parts = [cache.split(min(0.1, HELD_OUT / len(texts) / len(cache.ids))) for cache in caches]
     return [training for training, _ in parts], [held for _, held in parts]
 

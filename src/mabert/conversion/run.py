@@ -15,7 +15,6 @@ from mabert.conversion.agreement import compare, lines
 from mabert.conversion.card import card
 from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.losses import Alignment, Distillation
-from mabert.conversion.pieces import Pieces
 from mabert.conversion.recipe import ConversionRecipe
 from mabert.conversion.resolve import FREE, ConversionRun, begun, changes_of, resolve
 from mabert.conversion.speed import speed
@@ -122,7 +121,8 @@ def learn(run: ConversionRun, student: Any) -> dict[str, Any]:
     copy, use = run.known.copy.to(device).requires_grad_(False), run.known.use
     student.to(device)
     collate = FlatteningCollator(MlmMasking(run.known.tokenizer) if use == "masked_lm" else None, run.asked.seed)
-    first, second = divided(run.pieces, 1 - run.asked.end_to_end)
+    places, border = run.pieces.places, round((1 - run.asked.end_to_end) * len(run.pieces))
+    first, second = (dataclasses.replace(run.pieces, places=some) for some in (places[:border], places[border:]))
     spent: dict[str, Any] = {}
     if len(first):
         student.requires_grad_(False)
@@ -136,13 +136,6 @@ def learn(run: ConversionRun, student: Any) -> dict[str, Any]:
         spent["end_to_end"] = train(run, "end-to-end", "end to end", whole, second, collate, END_TO_END)
     student.config.sparse_prediction = False
     return spent
-
-
-def divided(pieces: Pieces, share: float) -> tuple[Pieces, Pieces]:
-    """Splits pieces in two, the first with a given share of them."""
-    border = round(share * len(pieces))
-    first, second = pieces.places[:border], pieces.places[border:]
-    return dataclasses.replace(pieces, places=first), dataclasses.replace(pieces, places=second)
 
 
 def save(run: ConversionRun, student: Any, outcome: dict[str, Any]) -> None:

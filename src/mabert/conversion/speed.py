@@ -16,17 +16,11 @@ BUDGET = 6.0
 def speed(
     teacher: PreTrainedModel, student: PreTrainedModel, lengths: Sequence[int], longest: int, dtype: str
 ) -> list[dict[str, Any]]:
-    """Times inference on one text at a time.
+    """Times inference on one text at a time, in `fp32` or in `bf16` by autocast, as in `mabert.load`. The teacher is
+    timed with SDPA and with `attn_implementation="mabert"`, on texts of at most `longest` tokens, for which it has
+    positions.
 
-    Args:
-        teacher: The teacher, timed with SDPA and with `attn_implementation="mabert"`.
-        student: The MaBERT.
-        lengths: Tokens of a text.
-        longest: Tokens that the teacher has positions for; longer texts are timed with the student alone.
-        dtype: `fp32`, or `bf16` by autocast, as in `mabert.load`.
-
-    Returns:
-        For each length the `Spread` in milliseconds of `student`, `teacher` and `teacher, mabert's attention`.
+    Returns for each length the `Spread` in milliseconds of `student`, `teacher` and `teacher, mabert's attention`.
     """
     rows = []
     before = teacher.config._attn_implementation

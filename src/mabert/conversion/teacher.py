@@ -39,10 +39,8 @@ SAME = 1e-5
 def open_teacher(model: Model) -> Opened:
     """Opens a model that can be converted.
 
-    Raises:
-        FileNotFoundError: If there is no model.
-        ValueError: If its family has no entry in `TEACHERS`, which lists those that have, a field has a wrong value, or
-            it has a head that a conversion would lose.
+    Raises FileNotFoundError if there is no model, and ValueError if its family has no entry in `TEACHERS`, which lists
+    those that have, a field has a wrong value, or it has a head that a conversion would lose.
     """
     place = model.place if isinstance(model, Opened) else find(model)
     kind = place.fields.get("model_type")
@@ -59,11 +57,8 @@ def open_teacher(model: Model) -> Opened:
 
 
 def use_of(opened: Opened) -> Use:
-    """Returns the use of a teacher, from the class it was saved as.
-
-    Raises:
-        ValueError: If it has a head that a conversion would lose.
-    """
+    """Returns the use of a teacher, from the class it was saved as; ValueError if it has a head that a conversion would
+    lose."""
     for name in opened.config.architectures or ("Model",):
         # BERT's pretraining model has a masked language model's head; ELECTRA's has one that its users drop.
         pretraining: Use = "encoder" if opened.config.model_type == "electra" else "masked_lm"
@@ -78,21 +73,14 @@ def use_of(opened: Opened) -> Use:
 
 def load_teacher(opened: Opened) -> PreTrainedModel:
     """Loads a teacher that `open_teacher` returned in float32 and evaluation mode, with the head it was saved with.
-
-    Raises:
-        FileNotFoundError: If there are no weights.
-        ValueError: If the weights are damaged or incomplete.
-    """
+    Raises FileNotFoundError if there are no weights, and ValueError if they are damaged, incomplete or quantized."""
     check_dtypes(opened.place)
     return opened.plain(use_of(opened), torch.float32)
 
 
 def check_dtypes(place: Place) -> None:
-    """Refuses weights in integers or 8-bit numbers, which mean nothing without the scales that belong to them.
-
-    Raises:
-        ValueError: Naming the weight.
-    """
+    """Refuses weights in integers or 8-bit numbers, which mean nothing without the scales that belong to them, by a
+    ValueError that names the weight."""
     for file in sorted(place.path.glob("model*.safetensors")):
         with contextlib.suppress(SafetensorError), safe_open(file, framework="pt") as opened:  # told on loading
             for name in opened.keys():  # noqa: SIM118
@@ -102,11 +90,8 @@ def check_dtypes(place: Place) -> None:
 
 
 def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBertConfig:
-    """Makes the MaBERT configuration of a teacher's kind, with attention in every layer unless the changes differ.
-
-    Raises:
-        ValueError: If the result is no valid configuration.
-    """
+    """Makes the MaBERT configuration of a teacher's kind, with attention in every layer unless the changes differ;
+    ValueError if it is not a valid one."""
     family = TEACHERS[teacher.model_type]
     fields: dict[str, Any] = {"layer_pattern": "T", "ssm_bias": True}
     fields |= {name: getattr(teacher, name) for name in COPIED if getattr(teacher, name, None) is not None}
@@ -120,18 +105,11 @@ def student_config(teacher: PreTrainedConfig, use: Use, **changes: Any) -> MaBer
 
 
 def student_of(teacher: PreTrainedModel, use: Use, **changes: Any) -> PreTrainedModel:
-    """Makes a MaBERT with a teacher's weights, except for Mamba cores if the changes ask for such layers.
+    """Makes a MaBERT in evaluation mode with the weights of a teacher in float32; Mamba cores, if the changes of the
+    configuration ask for such layers, are initialized as in `MaBertModel`. More positions lengthen the table, see
+    `lengthened`.
 
-    Args:
-        teacher: The teacher, in float32.
-        use: The teacher's use.
-        changes: Fields of the configuration, see `student_config`; more positions lengthen the table, see `lengthened`.
-
-    Returns:
-        A model in evaluation mode. Cores are initialized as in `MaBertModel`.
-
-    Raises:
-        ValueError: If the teacher lacks a weight that its kind should have.
+    Raises ValueError if the teacher lacks a weight that its kind should have.
     """
     config = student_config(teacher.config, use, **changes)
     student = class_for(use, config)(config).eval()
@@ -228,12 +206,8 @@ class Teacher:
 
     @classmethod
     def of(cls, named: Model) -> "Teacher":
-        """Opens a teacher and checks that its copy gives the same output.
-
-        Raises:
-            FileNotFoundError: If there is no model, or it has no weights.
-            ValueError: If it cannot be converted, or a file is damaged.
-        """
+        """Opens a teacher and checks that its copy gives the same output. Raises FileNotFoundError if there is no
+        model, or it has no weights, and ValueError if it cannot be converted, or a file is damaged."""
         opened = open_teacher(named)
         use, sentences, tokenizer = use_of(opened), opened.sentences, opened.tokenizer
         model = load_teacher(opened)

@@ -56,10 +56,8 @@ def train(
     """Trains one stage to its end, from the start or a checkpoint; errors are those of `MaBertTrainer.train`.
 
     `stage` names the folder for its checkpoints, and `title` its bar. The module's parameters that require gradients
-    are trained at the peak learning rate `rate`; each piece is read once, in rows that `collate` packs.
-
-    Returns:
-        `steps`, `tokens`, `seconds` and the `history` of losses.
+    are trained at the peak learning rate `rate`; each piece is read once, in rows that `collate` packs. Returns
+    `steps`, `tokens`, `seconds` and the `history` of losses.
     """
     asked, processes, folder = run.asked, run.processes.num_processes, run.folder.path / UNFINISHED / stage
     lengths, each = pieces.lengths, max(1, asked.batch_tokens // processes)

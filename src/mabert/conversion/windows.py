@@ -45,14 +45,11 @@ class TeacherWindows:
 
 
 def windows_of(row: Row, limit: int) -> TeacherWindows:
-    """Cuts the texts of a packed row into windows; a text that fits is its own window.
+    """Cuts the texts of a packed row into windows of at most `limit` tokens, at least 3; a text that fits is its own
+    window.
 
-    A window is a slice of its text whose first and last token are the text's own, [CLS] and [SEP].
-
-    Args:
-        row: A row made by `FlatteningCollator`, with `input_ids` and perhaps `token_type_ids` and `labels`. Each label
-            goes to the token that its output is taken from, so labelled tokens keep the row's order.
-        limit: Most tokens of a window, at least 3.
+    A window is a slice of its text whose first and last token are the text's own, [CLS] and [SEP]. Each label of the
+    row goes to the token that its output is taken from, so labelled tokens keep the row's order.
     """
     step, before = steps(limit)
     packing, device = packing_of(row), row["input_ids"].device
@@ -89,17 +86,8 @@ def windows_of(row: Row, limit: int) -> TeacherWindows:
 
 
 def lengthened(table: Tensor, rows: int) -> Tensor:
-    """Lengthens a table of positions: each new row equals the one at which a window covers that token.
-
-    The old rows stay, so texts up to the teacher's length keep its positions.
-
-    Args:
-        table: (positions, D).
-        rows: Rows of the new table, at least as many.
-
-    Returns:
-        (rows, D).
-    """
+    """Lengthens a table of positions, (positions, D), to (rows, D): each new row equals the one at which a window
+    covers that token. The old rows stay, so texts up to the teacher's length keep its positions."""
     step, before = steps(len(table))
     further = before + (torch.arange(len(table), rows, device=table.device) - before) % step
     return torch.cat((table, table[further]))

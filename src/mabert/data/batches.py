@@ -66,30 +66,18 @@ class SplitBatches(Sampler[list[int]]):
 
 
 def batch_share(scored: Sequence[int], rank: int, processes: int, rows: slice = slice(None)) -> float:
-    """Returns a process's share of a batch's loss terms, relative to an even split.
-
-    Args:
-        scored: number of loss terms of each example in the batch.
-        rank: the process's rank.
-        processes: number of processes.
-        rows: which of the process's examples to count; default, all.
-    """
+    """Returns the share of `rows` (default, all) of a process's examples in a batch's loss terms, relative to an even
+    split over the processes; `scored` holds the number of loss terms of each example."""
     return sum(scored[rank::processes][rows]) * processes / sum(scored)
 
 
 class ExampleSampler(Sampler[list[int]]):
-    """Batches of a fixed number of examples: a `batch_sampler` for a DataLoader.
+    """Batches of `size` examples: a `batch_sampler` for a DataLoader.
 
     One pass over the sampler is the whole run: all epochs, each in its own order. Every pass is the same, so a run
-    resumes exactly by skipping the batches that are done. Give Trainer one epoch.
-
-    Args:
-        lengths: tokens of each example.
-        size: examples per batch; the last batch of an epoch may have fewer.
-        epochs: passes over the examples.
-        seed: seed of the shuffling.
-        grouped: batch examples of similar length, the longest of an epoch first, with transformers'
-            `LengthGroupedSampler`; else draw them at random.
+    resumes exactly by skipping the batches that are done. Give Trainer one epoch. If `grouped`, examples of similar
+    length are batched by transformers' `LengthGroupedSampler`, the longest of an epoch first; else they are drawn at
+    random.
     """
 
     def __init__(self, lengths: Sequence[int], size: int, *, epochs: int, seed: int, grouped: bool) -> None:

@@ -42,20 +42,10 @@ def write_npy_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) ->
 
 
 class TokenCache:
-    """A tokenised corpus on disk.
+    """A tokenised corpus on disk, in a folder that `build_cache` wrote: the content of its `manifest`; `ids`,
+    `(tokens,)`, memory-mapped, read-only; and `offsets`, int64 `(documents + 1,)`.
 
-    Args:
-        folder: a folder that `build_cache` wrote.
-
-    Attributes:
-        folder: that folder.
-        manifest: the content of `manifest.json`.
-        ids: `(tokens,)`, memory-mapped, read-only.
-        offsets: int64 `(documents + 1,)`.
-
-    Raises:
-        FileNotFoundError: the folder is not a finished cache.
-        ValueError: its files do not fit its manifest.
+    Raises FileNotFoundError if the folder is not a finished cache, and ValueError if its files do not fit its manifest.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -87,22 +77,12 @@ class TokenCache:
         """Ids of the special tokens by role: `pad`, `unk`, `cls`, `sep`, `mask`."""
         return self.manifest["special_ids"]
 
-    def documents(self) -> Documents:
-        """Returns all documents."""
-        return Documents(self, self.offsets[:-1], self.offsets[1:])
-
     def split(self, fraction: float = 0.005, seed: int = 0) -> tuple[Documents, Documents]:
         """Splits the documents into training and held-out ones, each in corpus order.
 
-        Documents are taken in random order until `fraction` of all tokens is held out; the last one taken is cut to
-        make it exact, and its beginning stays in training. So a corpus of one document has a held-out part too.
-
-        Args:
-            fraction: share of the tokens held out, above 0 and below 1.
-            seed: chooses the documents.
-
-        Raises:
-            ValueError: the corpus is too small to give both parts a token.
+        Documents are taken in random order until `fraction` of all tokens (above 0 and below 1) is held out; the last
+        one taken is cut to make it exact, and its beginning stays in training. So a corpus of one document has a
+        held-out part too. Raises ValueError if the corpus is too small to give both parts a token.
         """
         total = len(self.ids)
         wanted = max(1, round(total * fraction))
@@ -161,31 +141,21 @@ def build_cache(
     tokenizer: PreTrainedTokenizerFast,
     folder: str | Path,
     *,
-    text_column: str = "text",
     max_tokens: int | None = None,
     progress: bool = True,
 ) -> TokenCache:
-    """Tokenises a corpus, or opens the cache that holds it already.
+    """Tokenises a corpus, or opens the cache in `folder` that holds it already.
 
-    The cache is a subfolder of `folder`. Its name is a digest of everything that its content depends on: each source
-    (for files path, size, modification time and content), the tokenizer, `max_tokens`, and the versions of the format
-    and of the tokenizers library. A killed build leaves nothing that looks finished. Several processes may call this at
-    once: one builds, the others wait and reuse. Strings such as `[MASK]` in the text are encoded as text.
+    The cache is a subfolder. Its name is a digest of everything that its content depends on: each source (for files
+    path, size, modification time and content), the tokenizer, `max_tokens`, and the versions of the format and of the
+    tokenizers library. A killed build leaves nothing that looks finished. Several processes may call this at once: one
+    builds, the others wait and reuse. Strings such as `[MASK]` in the text are encoded as text. With `max_tokens`,
+    exactly so many are kept and the last document is cut.
 
-    Args:
-        sources: see `mabert.data.corpus`.
-        tokenizer: a fast tokenizer with the five special tokens (`load_tokenizer`).
-        folder: where caches are kept.
-        text_column: the key or column with the text in JSONL and Parquet files.
-        max_tokens: stop after exactly this many tokens, at least 1, cutting the last document.
-        progress: show a progress bar with rate and time left.
-
-    Raises:
-        FileNotFoundError: a source does not exist.
-        ValueError: a source cannot be read or holds no text.
-        CannotSaveError: the disk is full; nothing half-built is left.
+    Raises FileNotFoundError if a source does not exist, ValueError if one cannot be read or holds no text, and
+    CannotSaveError if the disk is full; nothing half-built is left.
     """
-    parsed = parse_sources(sources, text_column)
+    parsed = parse_sources(sources)
     recipe = {
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,

@@ -35,15 +35,10 @@ class Collator:
     def __call__(self, examples: Examples) -> dict[str, torch.Tensor]:
         """Makes one batch.
 
-        Returns:
-            `input_ids` `(batch, time)` int64, `attention_mask` `(batch, time)` int64, 1 on tokens and 0 on padding,
-            `token_type_ids` likewise where given, `labels` `(batch, time)` int64 with -100 on padding, or `(batch,)` or
-            `(batch, labels)`, int64 for classes and float32 for scores, and `start_positions` and `end_positions`
-            `(batch,)` int64.
-
-        Raises:
-            ValueError: an example is padded, has an unknown column or other columns than the rest, has two columns of
-                labels, or has a column whose length differs from that of `input_ids`.
+        Returns `input_ids` `(batch, time)` int64, `attention_mask` likewise, 1 on tokens and 0 on padding,
+        `token_type_ids` where given, `labels` `(batch, time)` int64 with -100 on padding, or `(batch,)` or `(batch,
+        labels)`, int64 for classes and float32 for scores, and `start_positions` and `end_positions` `(batch,)` int64.
+        Raises the ValueErrors of `_columns`.
         """
         fills = _FILL | {"input_ids": self.pad_id, "attention_mask": 0}
         columns = _columns(examples)
@@ -127,7 +122,11 @@ def places_of(labels: torch.Tensor) -> torch.Tensor:
 
 def _columns(examples: Examples) -> dict[str, torch.Tensor | list[torch.Tensor]]:
     """Returns the columns that the model takes: a list of int64 `(time,)` for one value per token, else one tensor
-    `(examples, ...)`, int64 or float32."""
+    `(examples, ...)`, int64 or float32.
+
+    Raises ValueError if an example is padded, has an unknown column or other columns than the rest, has two columns of
+    labels, or has a column whose length differs from that of `input_ids`.
+    """
     columns: dict[str, torch.Tensor | list[torch.Tensor]] = {}
     for name in _checked_names(examples):
         key = _LABELS.get(name, name)

@@ -116,11 +116,8 @@ class HubSource:
 
     @classmethod
     def parse(cls, source: str) -> HubSource:
-        """Reads the written form, `hub:NAME[:CONFIG][?option=value&...]`.
-
-        Raises:
-            ValueError: the name is missing, or an option is unknown or has an invalid value.
-        """
+        """Reads the written form, `hub:NAME[:CONFIG][?option=value&...]`; raises ValueError if the name is missing, or
+        an option is unknown or has an invalid value."""
         path, _, query = source.removeprefix("hub:").partition("?")
         name, _, config = path.partition(":")
         if not name:
@@ -227,15 +224,11 @@ Sources = str | Path | Iterable[str | Path | Source]
 
 
 def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
-    """Parses sources; a folder becomes the files in it.
+    """Parses sources in the syntax above; a folder becomes the files in it, and parsed ones stay as they are.
+    `text_column` is the key or column with the text in JSONL and Parquet files; a hub source names its own.
 
-    Args:
-        sources: one or several sources in the syntax above; parsed ones stay as they are.
-        text_column: the key or column with the text in JSONL and Parquet files; a hub source names its own.
-
-    Raises:
-        FileNotFoundError: a file or folder does not exist.
-        ValueError: nothing was given, a file is of an unknown kind, or a folder holds no file of a known kind.
+    Raises FileNotFoundError if a file or folder does not exist, and ValueError if nothing was given, a file is of an
+    unknown kind, or a folder holds no file of a known kind.
     """
     written = [sources] if isinstance(sources, str | Path) else list(sources)
     if not written:

@@ -61,24 +61,14 @@ def encodings(
     name: str = "the input",
     before: int = 0,
 ) -> Iterator[tuple[dict[str, list[int]], tokenizers.Encoding]]:
-    """Encodes texts or pairs of texts.
+    """Encodes texts, or pairs of texts if `texts_b` has the second ones.
 
-    Args:
-        tokenizer: of the model.
-        texts_a: the texts, or the first of each pair.
-        texts_b: the second of each pair.
-        max_length: tokens at most, special ones included; None for any number.
-        truncate: truncate longer texts (of a pair, the longer one) instead of raising an error.
-        name: what the texts are, for the message.
-        before: number of texts before these; messages count from it.
+    Yields per text an unpadded item (`input_ids`, and `token_type_ids` if the tokenizer makes them) and the tokenizer's
+    own encoding, with words and offsets. If `truncate`, texts of more than `max_length` tokens, special ones included,
+    are cut (of a pair, the longer one).
 
-    Yields:
-        Per text, an unpadded item (`input_ids`, and `token_type_ids` if the tokenizer makes them) and the tokenizer's
-        own encoding, with words and offsets.
-
-    Raises:
-        ValueError: texts are longer than `max_length` and `truncate` is off, which counts them; the numbers of texts
-            differ, an item is not text, or `max_length` has no room for a token.
+    Raises a ValueError, which calls the texts `name` and counts them from `before` on, if texts are longer and are not
+    to be cut, the numbers of texts differ, an item is not text, or `max_length` has no room for a token.
     """
     check_texts(texts_a, texts_b, name, before)
     check_room(tokenizer, max_length, pair=texts_b is not None)
@@ -173,18 +163,11 @@ def check_list(texts: Any, name: str, needed: str = "a list of texts") -> None:
 
 
 class Examples(Dataset):
-    """Encoded examples, for `Collator`.
+    """Encoded examples, for `Collator`: `items` with `input_ids`, `token_type_ids` if the tokenizer makes them, and
+    labels. Their `lengths` in tokens serve to batch them.
 
-    Args:
-        items: for each example `input_ids`, `token_type_ids` if the tokenizer makes them, and labels.
-        pairs: whether the examples are pairs of texts.
-        scored: number of loss terms of each example; default, one each.
-        cut: number of examples that were truncated.
-        counts: number of examples of each row, which are one after the other; default, one each.
-
-    Attributes:
-        lengths: tokens of each example, to batch by length.
-        windowed: number of rows that have several examples.
+    `scored` is the number of loss terms of each example, and `counts` the number of examples of each row, which are one
+    after the other; default, one each. `cut` rows were truncated, and `windowed` rows have several examples.
     """
 
     def __init__(

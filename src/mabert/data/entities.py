@@ -65,24 +65,20 @@ Sentence = tuple[list[str], list[str], list[int]]
 
 
 def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
-    """Reads sentences with an entity tag per word: `O`, `B-TYPE` or `I-TYPE`.
+    """Reads sentences with an entity tag per word, `O`, `B-TYPE` or `I-TYPE`, from the file of each split, as in
+    `load_own`; `test` needs no tags.
 
-    Args:
-        files: path by split, as in `load_own`. `.jsonl` and `.parquet` hold one sentence per row, in `tokens` and
-            `tags`. All other files hold one word per line: the first column is the word, the last its tag, with spaces
-            or tabs between columns and a blank line between sentences. `-DOCSTART-` lines are skipped. `test` needs no
-            tags.
-        name: the task's name.
+    `.jsonl` and `.parquet` hold one sentence per row, in `tokens` and `tags`. All other files hold one word per line:
+    the first column is the word, the last its tag, with spaces or tabs between columns and a blank line between
+    sentences. `-DOCSTART-` lines are skipped.
 
-    Returns:
-        The task, with the tags of the training file as labels (and the `I-TYPE` of words that `cut` divides, such as
-        those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by
-        spaces), `tags` (not in `test`) and `index` (sentence number from 0).
+    Returns the task, with the tags of the training file as labels (and the `I-TYPE` of words that `cut` divides, such
+    as those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by spaces), `tags` (not in
+    `test`) and `index` (sentence number from 0).
 
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file is empty, damaged or not UTF-8; a word has no tag, a malformed one, or one that the training
-            file lacks; a sentence has unequal numbers of words and tags; or the training file has no entity.
+    Raises FileNotFoundError if a file is missing, and ValueError if one is empty, damaged or not UTF-8; a word has no
+    tag, a malformed one, or one that the training file lacks; a sentence has unequal numbers of words and tags; or the
+    training file has no entity.
     """
     held: dict[str, list[Sentence]] = {}
     for split, path in files.items():
@@ -99,15 +95,17 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
             raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {fault}")
     if known == (OUTSIDE,):
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
-    known = (OUTSIDE, *sorted({*known[1:], *_of_later_parts(held.values())}))
+    tagged = (pair for some in held.values() for words, tags, _ in some for pair in zip(words, tags, strict=False))
+    # What follows the first part of a word that `cut` divides.
+    later = {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
+    known = (OUTSIDE, *sorted({*known[1:], *later}))
     task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
-    return task, {split: _columns(sentences, split != "test") for split, sentences in held.items()}
-
-
-def _of_later_parts(splits: Iterable[list[Sentence]]) -> set[str]:
-    """Returns the tags of what follows the first part of words that `cut` divides."""
-    tagged = (pair for sentences in splits for words, tags, _ in sentences for pair in zip(words, tags, strict=False))
-    return {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
+    loaded: dict[str, dict[str, list[Any]]] = {}
+    for split, sentences in held.items():
+        words = [words for words, _, _ in sentences]
+        loaded[split] = {"text_a": [*map(" ".join, words)], "tokens": words, "index": [*range(len(words))]}
+        loaded[split] |= {"tags": [tags for _, tags, _ in sentences]} if split != "test" else {}
+    return task, loaded
 
 
 def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
@@ -142,12 +140,3 @@ def _of_rows(path: Path, tagged: bool) -> Iterator[Sentence]:
         if tags and len(tags[0]) != len(words):
             raise ValueError(f"{where}: {len(words)} tokens and {len(tags[0])} tags; each token needs one tag")
         yield words, tags[0] if tags else [], [number] * len(words)
-
-
-def _columns(sentences: list[Sentence], tagged: bool) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        "text_a": [" ".join(words) for words, _, _ in sentences],
-        "tokens": [words for words, _, _ in sentences],
-        "index": list(range(len(sentences))),
-    }
-    return columns | ({"tags": [tags for _, tags, _ in sentences]} if tagged else {})

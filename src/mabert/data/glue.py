@@ -104,23 +104,18 @@ def glue_task(name: str) -> GlueTask:
 
 
 def load_glue(task: str, source: str | Path = GLUE, splits: Sequence[str] | None = None) -> dict[str, Rows]:
-    """Loads a GLUE task.
+    """Loads a GLUE task: `cola`, `sst2`, `mrpc`, `qqp`, `mnli`, `qnli`, `rte` or `stsb`.
 
-    Args:
-        task: `cola`, `sst2`, `mrpc`, `qqp`, `mnli`, `qnli`, `rte` or `stsb`.
-        source: a folder of GLUE (`CoLA/`, `SST-2/`, ...) or of the task itself in the official layout, or `hub:NAME`
-            for a data set on the hub with one configuration per task.
-        splits: names of the splits to load. By default all: a folder must have the training and validation files, and
-            may lack the test files.
+    `source` is a folder of GLUE (`CoLA/`, `SST-2/`, ...) or of the task itself in the official layout, or `hub:NAME`
+    for a data set on the hub with one configuration per task. By default all splits are loaded; a folder must have the
+    training and validation files, and may lack the test files.
 
-    Returns:
-        A data set per split, by the split's name on the hub (`train`, `validation`, `test`; `validation_matched`,
-        `validation_mismatched`, ... of MNLI), with `text_a`, `text_b` (pair tasks only), `label` (class id or score;
-        not in test splits) and `index` (row number from 0; in test splits the file's own, for the leaderboard).
+    Returns a data set per split, by the split's name on the hub (`train`, `validation`, `test`; `validation_matched`,
+    `validation_mismatched`, ... of MNLI), with `text_a`, `text_b` (pair tasks only), `label` (class id or score; not in
+    test splits) and `index` (row number from 0; in test splits the file's own, for the leaderboard).
 
-    Raises:
-        FileNotFoundError: a folder or file is missing.
-        ValueError: unknown task or split, or a file is empty, not UTF-8, lacks a column or has an unknown label.
+    Raises FileNotFoundError if a folder or file is missing, and ValueError for an unknown task or split, or if a file
+    is empty, not UTF-8, lacks a column or has an unknown label.
     """
     known = glue_task(task)
     for split in splits or ():

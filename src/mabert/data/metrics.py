@@ -14,20 +14,13 @@ from mabert.data.tasks import Task
 
 
 def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float | None]:
-    """Computes all metrics of a task.
+    """Computes all metrics of a task, in the order of `task.metrics`, each between -1 and 1.
 
-    Args:
-        task: the task.
-        predictions: class ids or scores `(examples,)`; for multi-label tasks 0 or 1 per label `(examples, num_labels)`.
-        labels: the truth, in the same form.
+    Predictions and labels are class ids or scores `(examples,)`, or for multi-label tasks 0 or 1 per label `(examples,
+    num_labels)`. Pearson's and Spearman's correlation are undefined, so None, if all labels are equal. If all
+    predictions are equal, every correlation (Matthews' too) counts as 0.
 
-    Returns:
-        Values by name, in the order of `task.metrics`, each between -1 and 1. Pearson's and Spearman's correlation are
-        undefined, so None, if all labels are equal. If all predictions are equal, every correlation (Matthews' too)
-        counts as 0.
-
-    Raises:
-        ValueError: there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
+    Raises ValueError if there are no examples, the shapes do not fit, or a prediction or label is not a finite number.
     """
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1 + (task.kind == "several"):
@@ -46,16 +39,9 @@ def compute(task: Task, predictions: np.ndarray, labels: np.ndarray) -> dict[str
 def entity_scores(
     predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]], types: Sequence[str]
 ) -> dict[str, float]:
-    """Computes precision, recall and F1 of entities; one counts as found if its span and type are right.
-
-    Args:
-        predicted: the tags of each sentence.
-        true: the true tags of each sentence; ValueError if there are none.
-        types: entity types that also get scores of their own.
-
-    Returns:
-        Scores by the names of `metric_names`; 0 where a score would divide by zero.
-    """
+    """Computes precision, recall and F1 of the entities in the tags of each sentence, over all and of each of `types`;
+    one counts as found if its span and type are right. A score that would divide by zero is 0. The names are those of
+    `metric_names`; ValueError if there are no sentences."""
     if not len(true):
         raise ValueError("no sentences to measure")
     found, there = (

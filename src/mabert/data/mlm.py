@@ -27,15 +27,10 @@ MODES = ("packed", "document")
 
 
 class Windows:
-    """A sequence of windows; `windows[i]` is int64 `(at most length,)` and always the same.
+    """A sequence of windows of documents; `windows[i]` is int64 `(at most length,)` and always the same. `length`
+    counts [CLS] and the final [SEP] and is at least 4.
 
-    Args:
-        documents: from `TokenCache.split()`.
-        length: tokens of a window at most, [CLS] and the final [SEP] included; at least 4.
-        mode: `packed` or `document`.
-
-    Raises:
-        ValueError: the mode is unknown, or there are no documents.
+    Raises ValueError if the mode is neither `packed` nor `document`, or there are no documents.
     """
 
     def __init__(self, documents: Documents, length: int, mode: str = "packed") -> None:
@@ -138,7 +133,9 @@ class MlmMasking:
             Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100
             elsewhere.
         """
-        draws = _generator(seed, epoch, example)
+        # Philox4x64 (Salmon et al. 2011), keyed on these, is made faster than by a `SeedSequence`.
+        key, counter = (seed & _WORD) | (epoch & _WORD) << 64, (example & _WORD) << 192
+        draws = np.random.Generator(np.random.Philox(key=key, counter=counter))
         free = np.flatnonzero(~self._special[ids])
         labels = np.full(len(ids), IGNORED, dtype=np.int64)
         inputs = ids.copy()
@@ -176,12 +173,6 @@ class MlmMasking:
         return np.concatenate(chosen)
 
 
-def _generator(seed: int, epoch: int, example: int) -> np.random.Generator:
-    """Makes a generator keyed on its arguments (Philox4x64; Salmon et al. 2011), faster than by `SeedSequence`."""
-    key = (seed & _WORD) | (epoch & _WORD) << 64
-    return np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
-
-
 def _order(draws: np.random.Generator, count: int) -> np.ndarray:
     return draws.random(count).argsort(kind="stable")
 
@@ -189,13 +180,8 @@ def _order(draws: np.random.Generator, count: int) -> np.ndarray:
 class PretrainingStream(Dataset):
     """All examples of a pretraining run as a map-style data set, to be read in order.
 
-    Each stage draws a number of samples from its windows, with a new random order in every epoch. Item i depends on the
-    arguments and i alone, so a run resumed at sample i continues exactly.
-
-    Args:
-        stages: pairs of windows and number of samples, in the order of the run; at least one.
-        masking: chooses and hides tokens.
-        seed: seed of order and masks; non-negative.
+    Each stage, a pair of windows and a number of samples, draws these from its windows, with a new random order in
+    every epoch. Item i depends on the arguments and i alone, so a run resumed at sample i continues exactly.
     """
 
     def __init__(self, stages: Sequence[tuple[Windows, int]], masking: MlmMasking, seed: int = 0) -> None:
@@ -225,14 +211,8 @@ class PretrainingStream(Dataset):
 
 
 class ValidationSet(Dataset):
-    """Held-out windows with fixed masks, to measure MLM loss and accuracy.
-
-    Args:
-        windows: cut from held-out documents.
-        masking: chooses and hides tokens.
-        seed: seed of the masks, and of the choice of windows if `limit` is below their number.
-        limit: maximum number of windows, at least 1; None takes all, in order.
-    """
+    """Held-out windows with fixed masks, to measure MLM loss and accuracy: all in order, or `limit` of them, which the
+    seed chooses."""
 
     def __init__(self, windows: Windows, masking: MlmMasking, seed: int = 0, limit: int | None = None) -> None:
         self.windows, self.masking, self.seed = windows, masking, seed

@@ -13,7 +13,7 @@ import logging
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,18 @@ from typing import Any, BinaryIO, cast
 
 from mabert.files.reading import parse_json
 
-COMPRESSIONS = (".xz", ".gz", ".zst")
-
 _BLOCK = 1 << 20
+
+
+def _zstd(raw: BinaryIO) -> BinaryIO:
+    import pyarrow as pa
+
+    # Unlike zstandard's own reader, Arrow's notices a truncated file.
+    return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), _BLOCK)
+
+
+_DECOMPRESSED: dict[str, Callable[[BinaryIO], Any]] = {".xz": lzma.open, ".gz": gzip.open, ".zst": _zstd}
+COMPRESSIONS = tuple(_DECOMPRESSED)
 
 
 def format_of(path: Path) -> str:
@@ -42,7 +51,7 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     suffix = path.suffix.lower()
     with path.open("rb") as raw:
         try:
-            yield _decompressed(suffix, raw), raw
+            yield _DECOMPRESSED[suffix](raw) if suffix in _DECOMPRESSED else raw, raw
         except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and (error.errno is not None or suffix not in COMPRESSIONS):
                 raise
@@ -51,19 +60,6 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
             else:
                 damage = f"damaged, or not {suffix} data: {error}"
             raise ValueError(f"{path}: {damage}") from error
-
-
-def _decompressed(suffix: str, raw: BinaryIO) -> BinaryIO:
-    if suffix == ".xz":
-        return cast(BinaryIO, lzma.LZMAFile(raw))
-    if suffix == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
-    if suffix == ".zst":
-        import pyarrow as pa
-
-        # Unlike zstandard's own reader, Arrow's notices a truncated file.
-        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), 1 << 20)
-    return raw
 
 
 def check_is_file(path: Path) -> None:
@@ -84,16 +80,11 @@ def check_can_read_twice(path: Path) -> None:
 
 
 def lines(stream: Iterable[bytes], where: str | Path, longest: int | None = None) -> Iterator[str]:
-    """Decodes lines as UTF-8. Keeps line ends, which a quoted CSV field may contain; drops a byte order mark.
+    """Decodes lines of `where` as UTF-8. Keeps line ends, which a quoted CSV field may contain; drops a byte order
+    mark. A line of more than `longest` characters, of a binary file, comes in parts that are cut by `place_to_cut`, and
+    is never held whole.
 
-    Args:
-        stream: the lines.
-        where: what they are read from, for messages.
-        longest: most characters of a line; a longer one, of a binary file, comes in parts that are cut by
-            `place_to_cut`, and is never held whole. Default, lines of any length come whole.
-
-    Raises:
-        ValueError: a line is not UTF-8; the message names `where`, the byte and its offset in the (decompressed) text.
+    Raises a ValueError that names `where`, the byte and its offset in the (decompressed) text if a line is not UTF-8.
     """
     blocks = stream if longest is None else iter(partial(cast(BinaryIO, stream).readline, _BLOCK), b"")
     number, before, tail, held = 1, 0, b"", ""
@@ -161,20 +152,14 @@ csv.field_size_limit(2**31 - 1)
 
 
 def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
-    """Yields rows of a table with at least the given columns.
+    """Yields line number (row number from 1 for Parquet) and row of a table: `.csv` (quotes as in RFC 4180), `.tsv` (no
+    quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed (`.xz`, `.gz`, `.zst`).
 
-    Args:
-        path: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed
-            (`.xz`, `.gz`, `.zst`). For blank lines of a CSV or TSV see `fields_of`; those of JSON Lines are skipped.
-        columns: required columns, with a value in every row.
-        beside: required columns that may be null.
+    Every row must have a value in `columns`; those `beside` must be there and may be null. For blank lines of a CSV or
+    TSV see `fields_of`; those of JSON Lines are skipped.
 
-    Yields:
-        Line number (row number from 1 for Parquet) and row.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: unknown kind of file, empty, not UTF-8, a column is missing, or a line is malformed.
+    Raises FileNotFoundError if there is no such file, and ValueError if it is of an unknown kind, empty or not UTF-8, a
+    column is missing, or a line is malformed.
     """
     kind = format_of(path)
     if kind not in TABLES:

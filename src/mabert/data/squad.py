@@ -16,23 +16,16 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def read_squad(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
-    """Reads questions with their contexts and answers.
+    """Reads questions with their contexts and answers from the file of each split, as in `load_own`: JSON in the format
+    of SQuAD 1.1 or 2.0. A question with `is_impossible` has no answer; `test` needs no answers.
 
-    Args:
-        files: path by split, as in `load_own`: JSON in the format of SQuAD 1.1 or 2.0. A question with `is_impossible`
-            has no answer; `test` needs no answers.
-        name: the task's name.
+    Returns the task, and by split `text_a` (the question), `text_b` (its context), `index` (the question's id) and,
+    except in `test`, `answers` (texts, any of which is right; none if the context has no answer) and `starts` (the
+    first character of each).
 
-    Returns:
-        The task, and by split `text_a` (the question), `text_b` (its context), `index` (the question's id) and, except
-        in `test`, `answers` (texts, any of which is right; none if the context has no answer) and `starts` (the first
-        character of each).
-
-    Raises:
-        FileNotFoundError: a file is missing.
-        ValueError: a file is empty, damaged or in another format, a question has no id, a repeated id, or no answer
-            without being `is_impossible`, an answer is not at its `answer_start`, or no training question has an
-            answer.
+    Raises FileNotFoundError if a file is missing, and ValueError if one is empty, damaged or in another format, a
+    question has no id, a repeated id, or no answer without being `is_impossible`, an answer is not at its
+    `answer_start`, or no training question has an answer.
     """
     loaded = {split: _columns(path, split != "test") for split, path in files.items()}
     if not any(loaded["train"]["answers"]):
@@ -41,17 +34,11 @@ def read_squad(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, di
 
 
 def answer_scores(answers: Sequence[str], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Scores answers as SQuAD does, ignoring case, punctuation, articles and white space.
+    """Scores one answer per question, empty for none, as SQuAD does: ignoring case, punctuation, articles and white
+    space. Of the right texts of a question the best match counts; there are none if there is no answer.
 
-    Args:
-        answers: one per question; empty for no answer.
-        right: the right texts of each question, of which the best match counts; none if there is no answer.
-
-    Returns:
-        Means over the questions, between 0 and 1: `f1` over words, and `exact_match`.
-
-    Raises:
-        ValueError: there are no questions.
+    Returns means over the questions, between 0 and 1: `f1` over words, and `exact_match`. Raises ValueError if there
+    are no questions.
     """
     if not len(answers):
         raise ValueError("no questions to measure")

@@ -93,14 +93,10 @@ def appearance(text: str) -> str:
     """Returns what texts have in common that look alike: of one appearance are texts that differ by white space around
     them, kind or number of spaces, letter case, invisible characters, or code points for the same characters (composed
     or not, full-width)."""
-    seen = "".join(letter for letter in text if not _is_invisible(letter))
+    # Variation selectors, as behind an emoji, and format characters are not seen.
+    seen = "".join(c for c in text if not ("\ufe00" <= c <= "\ufe0f" or unicodedata.category(c) == "Cf"))
     folded = unicodedata.normalize("NFKC", seen).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())
-
-
-def _is_invisible(letter: str) -> bool:
-    selects = "\ufe00" <= letter <= "\ufe0f"  # variation selectors, as behind an emoji
-    return selects or unicodedata.category(letter) == "Cf"
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:
@@ -137,12 +133,9 @@ def read_tables(
     kind: str = "classification",
     label_names: Sequence[str] | None = None,
 ) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
-    """Reads tables; arguments and errors are those of `load_own`.
-
-    Returns:
-        The task, and by split `text_a`, `text_b` (pairs only), `label` (class id or score; for multi-label tables 1.0
-        or 0.0 per class; not in `test`) and `index` (row number from 0).
-    """
+    """Reads tables; arguments and errors are those of `load_own`. Returns the task, and by split `text_a`, `text_b`
+    (pairs only), `label` (class id or score; for multi-label tables 1.0 or 0.0 per class; not in `test`) and `index`
+    (row number from 0)."""
     label = columns["train"].label
     if label is None:
         raise ValueError("no label column given; training needs one")

@@ -20,16 +20,13 @@ _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
-    """Loads a fast tokenizer that has padding, unknown, classification, separator and mask tokens.
+    """Loads a fast tokenizer that has padding, unknown, classification, separator and mask tokens, from a folder
+    written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a `tokenizer.json`,
+    `minilm`, or the name of a model on the hub. With a `vocab.txt`, text is lower-cased unless some token has capital
+    letters.
 
-    Args:
-        source: a folder written by `save_pretrained` (or one with a `vocab.txt`), a `vocab.txt` of BERT's WordPiece, a
-            `tokenizer.json`, `minilm`, or the name of a model on the hub. With a `vocab.txt`, text is lower-cased
-            unless some token has capital letters.
-
-    Raises:
-        FileNotFoundError: there is no such file, folder or model.
-        ValueError: the file is empty, damaged or not UTF-8, or the tokenizer lacks a special token.
+    Raises FileNotFoundError if there is no such file, folder or model, and ValueError if the file is empty, damaged or
+    not UTF-8, or the tokenizer lacks a special token.
     """
     if str(source) in PACKAGES or not is_hub_name(str(source)):
         source = folder_of(source)  # one that comes along, or with a package
@@ -142,20 +139,12 @@ def _damage_in(folder: Path) -> str | None:
 def train_wordpiece(
     texts: Iterable[str], vocab_size: int, segments: bool = True, *, cased: bool = False, progress: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece tokenizer that cleans, lower-cases and splits text as BERT's does.
+    """Trains a WordPiece tokenizer that cleans, lower-cases (unless `cased`) and splits text as BERT's does. The same
+    texts, which are all held in memory, give the same tokenizer.
 
-    Args:
-        texts: documents; all are held in memory while training.
-        vocab_size: maximum number of tokens, the five special ones included ([PAD] is 0); small texts may yield fewer.
-        segments: whether the model tells the texts of a pair apart, by `token_type_ids`.
-        cased: whether to keep capital letters and accents.
-        progress: whether the library shows its bars.
-
-    Returns:
-        A tokenizer ready for `save_pretrained`. The same texts give the same tokenizer.
-
-    Raises:
-        ValueError: `vocab_size` leaves no room beside the special tokens, or the texts hold no words.
+    It has at most `vocab_size` tokens, the five special ones included ([PAD] is 0); small texts may yield fewer. With
+    `segments`, it tells the texts of a pair apart by `token_type_ids`. Raises ValueError if there is no room beside the
+    special tokens, or the texts hold no words.
     """
     room = vocab_size - len(SPECIAL_TOKENS)
     if room < 2:

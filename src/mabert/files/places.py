@@ -130,17 +130,11 @@ def default_cache() -> Path:
 
 
 def folder_of(model: str | Path) -> str | Path:
-    """Returns the folder of a model given by path or name; an unknown name is returned unchanged.
+    """Returns the folder of a model given by path or name: in order of precedence a folder, `minilm` (shipped with this
+    package), a name in `PACKAGES`, a hub name. An unknown name is returned unchanged.
 
     Only data is read; nothing in a package is imported. A model on the hub is downloaded whole into the hub's own
-    cache, so that its files of sentence-transformers are beside the weights.
-
-    Args:
-        model: In order of precedence: a folder, `minilm` (shipped with this package), a name in `PACKAGES`, a hub name.
-
-    Raises:
-        FileNotFoundError: If neither a package nor the hub has it.
-        ValueError: If the weights in the package are not the known ones.
+    cache, so that its files of sentence-transformers are beside the weights. Errors are those of `find`.
     """
     name = str(model)
     hub_name = next((known for known, package in PACKAGES.items() if name in (known, package.name)), None)

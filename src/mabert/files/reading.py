@@ -23,17 +23,9 @@ def to_json(
 ) -> str:
     """Returns a value as JSON. All that the package writes as JSON goes through this function.
 
-    Args:
-        value: Mappings, lists, tuples, text, numbers, booleans and None, nested to any depth. A number that is not
-            finite becomes null.
-        indent: Spaces of each level; default, everything is in one line.
-        sort_keys: Whether to sort the keys of mappings.
-        ascii_only: Whether to escape other characters than those of ASCII. Otherwise half of a surrogate pair becomes
-            U+FFFD, because UTF-8 has no bytes for it.
-        default: Makes what JSON does not have, such as a date, into what it has; default, such a value is an error.
-
-    Raises:
-        TypeError: If JSON does not have such a value, and `default` is not given.
+    A number that is not finite becomes null. With `ascii_only`, other characters are escaped; otherwise half of a
+    surrogate pair becomes U+FFFD, because UTF-8 has no bytes for it. `default` makes what JSON does not have, such as a
+    date, into what it has; without it, such a value is a TypeError.
     """
     how: dict[str, Any] = {"indent": indent, "sort_keys": sort_keys, "ensure_ascii": ascii_only, "default": default}
     try:
@@ -170,16 +162,11 @@ def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:
 
 
 def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> Any:
-    """Parses JSON. Half of a surrogate pair, which JSON can spell, becomes U+FFFD.
+    """Parses JSON from `where`. Half of a surrogate pair, which JSON can spell, becomes U+FFFD. NaN and infinities are
+    accepted with `nan`, for callers that check them with a better message. Messages add the line, unless `where` names
+    it.
 
-    Args:
-        text: The text.
-        where: Origin of the text, for messages.
-        nan: Whether to accept NaN and infinities, for callers that check them with a better message.
-        line: Whether messages add the line; off if `where` names it.
-
-    Raises:
-        ValueError: If it is not JSON, or holds more digits or levels than Python reads.
+    Raises ValueError if it is not JSON, or holds more digits or levels than Python reads.
     """
 
     def refuse(word: str) -> Any:

@@ -27,18 +27,8 @@ _FULL_WORDS = ("no space left", "quota exceeded", "file too large", *(f"os error
 
 
 class CannotSaveError(OSError):
-    """Something could not be saved; names the path, the cause, the room needed and free, and how to go on.
-
-    Args:
-        path: What was to be saved.
-        error: The error that ended it.
-        room: Bytes needed; 0 if not known.
-        advice: How to go on.
-
-    Attributes:
-        cause: The cause, in words.
-        found: The message without the advice.
-    """
+    """Something could not be saved; the message names the path, the cause (`cause`), the `room` needed in bytes, if
+    known, and the room free, and how to go on (`advice`); `found` is the message without the advice."""
 
     def __init__(self, path: Path, error: BaseException, room: int = 0, advice: str = "") -> None:
         self.cause = getattr(error, "cause", None) or " ".join((getattr(error, "strerror", None) or str(error)).split())
@@ -134,16 +124,9 @@ def locked(path: str | Path) -> FileLock:
 @contextmanager
 def whole_file(path: str | Path, *, lasting: bool = True) -> Iterator[BinaryIO]:
     """Opens a file that gets its name when the block ends without an error; otherwise an older file of that name stays.
+    If it is `lasting`, it survives a loss of power, which means waiting for the disk.
 
-    Args:
-        path: Name of the file.
-        lasting: Whether the file must survive a loss of power, which means waiting for the disk.
-
-    Yields:
-        A stream to write to.
-
-    Raises:
-        OSError: If it cannot be written; names the file. A CannotSaveError if the disk is full.
+    Raises an OSError that names the file if it cannot be written; a CannotSaveError if the disk is full.
     """
     path = Path(path)
     beside, file = _new_beside(path)
@@ -252,13 +235,9 @@ def check_new(folder: str | Path) -> None:
 
 
 def check_output(output: str | None, suffixes: Sequence[str]) -> None:
-    """Refuses an output file that could not be written, before the work instead of after it.
-
-    Raises:
-        ValueError: If its suffix is not among those given, or the file exists.
-        FileNotFoundError: If its folder does not exist.
-        PermissionError: If its folder is not writable.
-    """
+    """Refuses an output file that could not be written, before the work instead of after it: by ValueError if its
+    suffix is not among those given, or the file exists, FileNotFoundError if its folder does not exist, PermissionError
+    if that is not writable."""
     if output is None:
         return
     path = Path(output)

@@ -76,11 +76,8 @@ def warn_of_emulation(precision: str, device: str | None = None) -> None:
 
 
 def bf16_instructions() -> frozenset[str]:
-    """Returns the processor's instructions for bf16 products, of ``avx512_bf16``, ``amx_bf16`` and ARM's ``bf16``.
-
-    It is empty if they are unknown. Older torch releases do not report them, but Linux does under the same names, so
-    that a processor that has them is not taken for one without.
-    """
+    """Returns the processor's instructions for bf16 products, of ``avx512_bf16``, ``amx_bf16`` and ARM's ``bf16``; none
+    if they are unknown. Older torch releases do not report them, but Linux does under the same names."""
     import torch
 
     wanted = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -138,11 +135,9 @@ def memory() -> float | None:
 
 
 def commit() -> str | None:
-    """Returns the commit of the checkout that this package runs from, with a `+` if files differ.
-
-    Outside a checkout, it is the variable `MABERT_COMMIT`, which a copy without history can set; else None. A checkout
-    of another project in which this package is installed does not count, since it does not track its files.
-    """
+    """Returns the commit of the checkout that this package runs from, with a `+` if files differ. Outside a checkout,
+    also if installed in one of another project, which does not track its files, it is the variable `MABERT_COMMIT`,
+    which a copy without history can set; else None."""
     here = Path(__file__).parent
     try:
         git(here, "ls-files", "--error-unmatch", Path(__file__).name)

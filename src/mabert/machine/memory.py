@@ -56,17 +56,8 @@ def memory_left() -> int:
 
 
 def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> None:
-    """Refuses a model that the memory cannot hold, before anything is allocated.
-
-    Args:
-        what: Name of the model in the message.
-        parameters: Number of its parameters.
-        bytes_each: Bytes per parameter: 2 or 4 for inference, `TRAINED` for training.
-        beside: Bytes that a batch needs at least.
-
-    Raises:
-        ValueError: Naming both amounts.
-    """
+    """Refuses a model that the memory cannot hold, before anything is allocated, by a ValueError that names both
+    amounts. `bytes_each` is 2 or 4 for inference, `TRAINED` for training; a batch needs at least `beside` bytes."""
     needed, left = parameters * bytes_each + beside, memory_left()
     if left and needed > left:
         batch = f", {beside / 2**30:,.1f} GiB of it for a batch" if beside else ""
@@ -77,11 +68,9 @@ def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> 
 
 
 def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """Returns the bytes free under each limit of this process's control groups, as containers and clusters set them.
-
-    Cached file pages that can be dropped count as free. `groups` is Linux's file that names the groups, `root` their
-    folder.
-    """
+    """Returns the bytes free under each limit of this process's control groups, as containers and clusters set them;
+    `groups` is Linux's file that names them, `root` their folder. Cached file pages that can be dropped count as
+    free."""
     if not groups.is_file():
         return []
     left = []

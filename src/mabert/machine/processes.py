@@ -22,13 +22,9 @@ LARGEST_KEPT = (1 << 30, 32 << 20)
 
 
 def context(*modules: str, **environment: str) -> Any:
-    """Returns a multiprocessing context.
-
-    Args:
-        modules: Modules imported once, before the first process starts.
-        environment: Variables to set, unless they are set already, before processes start, since a running process
-            could not change them for itself. They have no effect if processes of this kind were started before.
-    """
+    """Returns a multiprocessing context whose processes are forked from one that has imported the modules. The
+    variables are set before it starts, unless they are set already, since a running process could not change them for
+    itself; they have no effect if such a process was started before."""
     from multiprocessing import forkserver  # few commands start processes
 
     chosen = multiprocessing.get_context("forkserver")

@@ -14,18 +14,10 @@ SECONDS = 10.0
 
 
 class Bar(progress.Progress):
-    """A bar over an amount of work on standard error, a context; without a terminal, lines of the same.
+    """A bar over an amount of work (`total`, None if it is not known yet, of which `begun` was done before) on standard
+    error, a context; without a terminal, lines of the same. `amount` and `rate` format an amount, and one per second.
 
     A line that cannot be written is skipped, since the work does not depend on it.
-
-    Args:
-        title: Name of the work.
-        total: The whole amount; None if it is not known yet.
-        begun: Amount done before.
-        amount: Formats an amount.
-        rate: Formats an amount per second.
-        show: False shows nothing.
-        console: Where a bar is drawn; default, standard error.
     """
 
     def __init__(

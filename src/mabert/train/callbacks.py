@@ -24,12 +24,8 @@ from mabert.machine.progress import Bar
 
 
 class SaveOnInterrupt(TrainerCallback):
-    """Finishes the step, saves and stops on Ctrl-C; a second Ctrl-C stops at once.
-
-    Args:
-        every: Seconds between saves by the clock. A training that took longer is also saved at its end, since what
-            follows may fail.
-    """
+    """Finishes the step, saves and stops on Ctrl-C; a second Ctrl-C stops at once. Also saves when the last save is
+    `every` seconds ago; a training that took longer is saved at its end too, since what follows may fail."""
 
     def __init__(self, every: float) -> None:
         self.interrupted, self.every = False, every
@@ -133,11 +129,8 @@ WIDTH_OF_THE_REST = 68
 class TrainingBar(TrainerCallback):
     """Draws a bar in a terminal; elsewhere writes an occasional line.
 
-    The time left is estimated from tokens: if later steps have longer texts, the last tenth can be half of the work.
-
-    Args:
-        title: What is being trained.
-        tokens: Cumulative tokens after each step.
+    The time left is estimated from the cumulative `tokens` after each step: if later steps have longer texts, the last
+    tenth can be half of the work.
     """
 
     def __init__(self, title: str, tokens: Sequence[int]) -> None:
@@ -194,11 +187,8 @@ class Events(TensorBoardCallback):
 
 
 def table(history: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a log as CSV, with one row per step.
-
-    Args:
-        history: Entries with their `step`; a step may have several, for its loss and for its evaluation.
-    """
+    """Returns a log as CSV, with one row per step, of which it may have several entries, for its loss and for its
+    evaluation."""
     rows: dict[int, dict[str, Any]] = {}
     for entry in history:
         rows.setdefault(entry["step"], {}).update(entry)

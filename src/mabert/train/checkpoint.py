@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mabert.files.reading import read_json, sha256, to_json
+from mabert.files.reading import read_json, read_json_if_there, sha256, to_json
 from mabert.files.writing import write_json
 
 MANIFEST = "manifest.json"
@@ -20,17 +20,14 @@ MANIFEST = "manifest.json"
 
 OPTIMIZER = "optimizer.safetensors"
 SCHEDULER = "scheduler.json"
+GENERATORS = "generators-{}.json"
+"""State of one process's random generators."""
 
 _PICKLES = (".bin", ".pkl", ".pt", ".pth")
 
 
 class DamagedCheckpointError(ValueError):
     """A checkpoint lacks a file, or one has changed since it was written."""
-
-
-def generators_file(process: int) -> str:
-    """Returns the name of the file with the state of one process's random generators."""
-    return f"generators-{process}.json"
 
 
 def seal(folder: Path) -> None:
@@ -43,41 +40,31 @@ def seal(folder: Path) -> None:
     write_json(folder / MANIFEST, {"version": 1, "files": files}, indent=1)
 
 
-def verify(folder: Path) -> None:
-    """Compares a checkpoint with its manifest. Checkpoints of earlier versions have none, and hold pickles.
-
-    Raises:
-        DamagedCheckpointError: If a file is missing or damaged; the message names it.
-    """
-    if not (folder / MANIFEST).is_file():
-        raise DamagedCheckpointError(f"{folder / MANIFEST} is missing")
+def fault(folder: Path) -> str | None:
+    """Says which file of a checkpoint is missing or is not what its manifest lists; None if the checkpoint is whole.
+    Checkpoints of earlier versions have no manifest, and hold pickles."""
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        return f"{manifest} is missing"
     try:
-        files = read_json(folder / MANIFEST)["files"]
+        files = read_json(manifest)["files"]
         expected = [(folder / name, about["size"], about["sha256"]) for name, about in files.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpointError(f"{folder / MANIFEST} is damaged") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{manifest} is damaged"
     for file, size, _ in expected:
         if not file.is_file():
-            raise DamagedCheckpointError(f"{file} is missing")
+            return f"{file} is missing"
         if file.stat().st_size != size:
-            raise DamagedCheckpointError(f"{file} is damaged: it has {file.stat().st_size:,} bytes of {size:,}")
+            return f"{file} is damaged: it has {file.stat().st_size:,} bytes of {size:,}"
     for file in folder.iterdir():
         if file.suffix in _PICKLES and file.name not in files:
-            raise DamagedCheckpointError(f"{file} is not of this checkpoint, in which nothing is a pickle")
-    for file, _, wanted in expected:
-        if sha256(file) != wanted:
-            raise DamagedCheckpointError(f"{file} is damaged: its content is not what was saved")
+            return f"{file} is not of this checkpoint, in which nothing is a pickle"
+    damaged = next((file for file, _, wanted in expected if sha256(file) != wanted), None)
+    return None if damaged is None else f"{damaged} is damaged: its content is not what was saved"
 
 
 def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
-    """Finds and verifies the checkpoint to resume from: the newest, or the requested one.
-
-    Args:
-        run: Folder with the checkpoints.
-        asked: Name of a checkpoint; default, the newest.
-
-    Returns:
-        The checkpoint's folder; None if there is no checkpoint.
+    """Returns the checkpoint in a folder to resume from, the newest or the one of this name; None if there is none.
 
     Raises:
         DamagedCheckpointError: If it is not whole; the message names the file, and the newest whole checkpoint.
@@ -90,23 +77,21 @@ def checkpoint_to_resume(run: Path, asked: str | None = None) -> Path | None:
     if chosen not in there:
         names = ", ".join(each.name for each in there) or "none"
         raise ValueError(f"{run} holds no checkpoint {asked!r}; there are: {names}")
-    try:
-        verify(chosen)
-    except DamagedCheckpointError as error:
-        whole = next((each for each in reversed(there) if each != chosen and is_whole(each)), None)
-        if whole is None:
-            helps = "no other checkpoint is whole: remove that checkpoint, and --resume begins anew"
-        else:
-            helps = f"the newest whole checkpoint is {whole}: --resume-from {whole.name} goes on from there"
-        raise DamagedCheckpointError(f"{error}; {helps}") from error
-    return chosen
+    found = fault(chosen)
+    if found is None:
+        return chosen
+    whole = next((each for each in reversed(there) if each != chosen and fault(each) is None), None)
+    helps = "no other checkpoint is whole: remove that checkpoint, and --resume begins anew"
+    if whole is not None:
+        helps = f"the newest whole checkpoint is {whole}: --resume-from {whole.name} goes on from there"
+    raise DamagedCheckpointError(f"{found}; {helps}")
 
 
 def drop_damaged(run: Path, chosen: Path) -> None:
     """Removes damaged checkpoints that are newer than the one to resume from."""
     there = checkpoints(run)
     for later in there[there.index(chosen) + 1 :]:
-        if not is_whole(later):
+        if fault(later) is not None:
             shutil.rmtree(later)
 
 
@@ -114,15 +99,6 @@ def checkpoints(run: Path) -> list[Path]:
     """Lists the checkpoints in a folder, oldest first."""
     found = (folder for folder in run.glob("checkpoint-*") if folder.is_dir() and folder.name[11:].isdigit())
     return sorted(found, key=lambda folder: int(folder.name[11:]))
-
-
-def is_whole(folder: Path) -> bool:
-    """Checks whether every file of a checkpoint is unchanged."""
-    try:
-        verify(folder)
-    except DamagedCheckpointError:
-        return False
-    return True
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
@@ -150,30 +126,25 @@ def load_optimizer(optimizer: Any, file: Path) -> None:
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def save_generators(file: Path) -> None:
-    """Writes the state of this process's random generators: Python, NumPy, torch, and its GPU."""
+def save_generators(folder: Path, process: int) -> None:
+    """Writes the state of a process's random generators: Python, NumPy, torch, and its GPU."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     assert isinstance(keys, np.ndarray)
-    states = {"python": random.getstate(), "numpy": [kind, keys.tolist(), *rest], "torch": _hex(torch.get_rng_state())}
+    states = {"python": random.getstate(), "numpy": [kind, keys.tolist(), *rest]}
+    states["torch"] = torch.get_rng_state().numpy().tobytes().hex()
     if torch.cuda.is_available():
-        states["cuda"] = _hex(torch.cuda.get_rng_state())
-    write_json(file, states)
+        states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
+    write_json(folder / GENERATORS.format(process), states)
 
 
-def load_generators(file: Path) -> None:
-    """Restores the state that `save_generators` wrote."""
-    states = read_json(file)
+def load_generators(folder: Path, process: int) -> None:
+    """Restores the state that `save_generators` wrote; there is none of a process if fewer of them saved it."""
+    states = read_json_if_there(folder / GENERATORS.format(process))
+    if states is None:
+        return
     version, keys, gauss = states["python"]
     random.setstate((version, tuple(keys), gauss))
     np.random.set_state(states["numpy"])
-    torch.set_rng_state(_tensor(states["torch"]))
+    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(states["torch"]), dtype=torch.uint8))
     if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(_tensor(states["cuda"]))
-
-
-def _hex(state: torch.Tensor) -> str:
-    return bytes(state.tolist()).hex()
-
-
-def _tensor(digits: str) -> torch.Tensor:
-    return torch.tensor(list(bytes.fromhex(digits)), dtype=torch.uint8)
+        torch.cuda.set_rng_state(torch.frombuffer(bytearray.fromhex(states["cuda"]), dtype=torch.uint8))

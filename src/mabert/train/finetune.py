@@ -149,11 +149,8 @@ def try_rate(run: FinetuneRun, rate: float, seed: int) -> dict[str, Any]:
 
 
 def run_seeds(run: FinetuneRun, rate: float, keep_models: bool) -> list[dict[str, Any]]:
-    """Returns the result of every seed, training those that are not done. Reports diverged seeds after the last one.
-
-    Raises:
-        ValueError: If a finished seed was trained at another learning rate.
-    """
+    """Returns the result of every seed, training those that are not done. Reports diverged seeds after the last one;
+    ValueError if a finished seed was trained at another learning rate."""
     for seed, before in run.done.items():
         if before is None:
             continue

@@ -241,11 +241,8 @@ def tuned_config(
     config: PreTrainedConfig, recipe: FinetuneRecipe, fields: Mapping[str, Any], pools: bool
 ) -> PreTrainedConfig:
     """Returns a pretrained model's configuration with the task's fields and those that the recipe sets; `pools` tells
-    whether the task's head pools token vectors.
-
-    Raises:
-        ValueError: Naming the field that the model does not support: pooling, masking or packing.
-    """
+    whether the task's head pools token vectors. Raises a ValueError that names the field that the model does not
+    support: pooling, masking or packing."""
     own = {name: value for name in OF_MABERT if (value := getattr(recipe, name)) is not None}
     fields = {**config.to_dict(), **fields}
     if isinstance(config, MaBertConfig):

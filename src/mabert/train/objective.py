@@ -23,12 +23,8 @@ def with_places(collate: Callable[[Any], dict[str, Any]], examples: Any) -> dict
 
 @contextlib.contextmanager
 def at_places(head: nn.Module, places: Tensor) -> Iterator[None]:
-    """Runs a head on scored positions only: logits at all others would be most of a step's work and memory.
-
-    Args:
-        head: A module that takes token vectors (batch, time, D).
-        places: See `SCORED`. Inside the context the head gets (scored positions, D), in row order.
-    """
+    """Runs a head, which takes token vectors (batch, time, D), on scored positions only, see `SCORED`: it gets (scored
+    positions, D), in row order. Logits at all others would be most of a step's work and memory."""
 
     def scored(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         hidden, *rest = given
@@ -42,16 +38,8 @@ def at_places(head: nn.Module, places: Tensor) -> Iterator[None]:
 
 
 def mean_over_scored(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """Returns the mean cross-entropy over scored positions.
-
-    Args:
-        outputs: Model output with `logits` (scored positions, vocabulary), see `at_places`.
-        labels: int64 (scored positions,), their true tokens.
-        num_items_in_batch: Scored positions of the whole step; default, those of `labels`.
-
-    Returns:
-        A scalar; 0 if nothing is scored.
-    """
+    """Returns the mean cross-entropy of the logits at scored positions (scored positions, vocabulary), see `at_places`,
+    over the scored positions of the whole step (default, those of `labels`): a scalar, 0 if nothing is scored."""
     total = nn.functional.cross_entropy(outputs.logits.float(), labels, reduction="sum")
     count = len(labels) if num_items_in_batch is None else num_items_in_batch
     return total / (count.clamp(min=1) if isinstance(count, Tensor) else max(1, count))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
 from transformers.trainer_utils import rotate_checkpoints
 
+from mabert.baselines.uses import build, compile_layers
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import filling
 from mabert.machine.memory import naming_memory, size_of
@@ -72,39 +73,12 @@ def pretrain(
     if run.result is not None:
         return run.result if writes else {}
     set_seed(recipe.training.seed)
-    trainer = PretrainTrainer(run, "pretraining" if progress else None, callbacks or [])
-    finishes = run.start is None or run.family.is_finished(run.start)
+    trainer = PretrainTrainer(run, progress, callbacks or [])
     if resume_from is not None and run.checkpoint is not None and writes:
         drop_damaged(folder.path, run.checkpoint)
     trainer.train(run.checkpoint)
-    outcome = finish(trainer, folder.path, finishes) | run.data.counts
+    outcome = trainer.finish() | run.data.counts
     return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
-
-
-def finish(trainer: "PretrainTrainer", folder: Path, finishes: bool) -> dict[str, Any]:
-    """Measures the final model, saves it whole or not at all, and returns the run's results.
-
-    `finishes` says whether weights that the objective does not train are set from those that it does.
-    """
-    state, model = trainer.state, trainer.model
-    held_out = next((entry for entry in reversed(state.log_history) if "eval_loss" in entry), None)
-    if held_out is None or held_out["step"] != state.global_step:
-        held_out = trainer.evaluate()
-    if finishes:
-        trainer.family.finish_pretraining(model)
-    set_packing(model.config, "unpad")  # in use, however it was trained
-    if trainer.args.should_save:
-        advice = "the last checkpoint is whole; make room and go on by --resume"
-        with filling(folder, size_of(model), advice) as staging:
-            trainer.save_model(str(staging))
-    return {
-        "held_out_loss": held_out["eval_loss"],
-        "held_out_accuracy": held_out["eval_accuracy"],
-        "steps": state.global_step,
-        "tokens": state.num_input_tokens_seen,
-        "parameters": model.num_parameters(),
-        "history": trainer.history,
-    }
 
 
 class PretrainTrainer(MaBertTrainer):
@@ -119,18 +93,22 @@ class PretrainTrainer(MaBertTrainer):
         "(in a study, by the same command with pretrain.training.micro_batch_size)"
     )
 
-    def __init__(self, run: PretrainRun, title: str | None, callbacks: list[TrainerCallback]) -> None:
-        training = run.recipe.training
+    def __init__(self, run: PretrainRun, progress: bool, callbacks: list[TrainerCallback]) -> None:
+        training, lengths = run.recipe.training, run.recipe.steps_by_length()
+        model = build("masked_lm", run.config) if run.start is None else run.start
+        run.family.freeze_unreached(model)
+        if training.compile:
+            compile_layers(model)
         super().__init__(
-            model=run.model(),
+            model=model,
             args=run.arguments,
             compute_loss_func=mean_over_scored,
             data_collator=partial(with_places, collator_of(training.packing, run.tokenizer)),
             train_dataset=run.data.stream,
             eval_dataset=run.data.validation,
             processing_class=run.tokenizer,
-            title=title,
-            step_tokens=run.step_tokens(),
+            title="pretraining" if progress else None,
+            step_tokens=[training.batch_size * length for length, steps in lengths for _ in range(steps)],
             table_file=run.folder.path / HISTORY,
             events=run.folder.path / LOGS,
             callbacks=callbacks,
@@ -138,6 +116,8 @@ class PretrainTrainer(MaBertTrainer):
         # While training, and before the last checkpoint: nothing can be reported later.
         self.add_callback(EvaluateAt([training.steps]))
         self.family = run.family
+        # Whether weights that the objective does not train are set from those that it does.
+        self.finishes = run.start is None or run.family.is_finished(run.start)
         self.decay_exempt = training.decay_exempt
         self.loss_limit = EXPLODED * math.log(len(run.tokenizer))
 
@@ -184,3 +164,25 @@ class PretrainTrainer(MaBertTrainer):
         loss, right, scored = self.accelerator.reduce(sums.to(self.args.device)).tolist()
         self.check_loss(loss / scored, f"on held-out text after step {step}")
         return {"eval_loss": loss / scored, "eval_accuracy": right / scored}
+
+    def finish(self) -> dict[str, Any]:
+        """Measures the trained model, saves it whole or not at all, and returns the run's results."""
+        state, model = self.state, self.model
+        held_out = next((entry for entry in reversed(state.log_history) if "eval_loss" in entry), None)
+        if held_out is None or held_out["step"] != state.global_step:
+            held_out = self.evaluate()
+        if self.finishes:
+            self.family.finish_pretraining(model)
+        set_packing(model.config, "unpad")  # in use, however it was trained
+        if self.args.should_save:
+            advice = "the last checkpoint is whole; make room and go on by --resume"
+            with filling(self.args.output_dir, size_of(model), advice) as staging:
+                self.save_model(str(staging))
+        return {
+            "held_out_loss": held_out["eval_loss"],
+            "held_out_accuracy": held_out["eval_accuracy"],
+            "steps": state.global_step,
+            "tokens": state.num_input_tokens_seen,
+            "parameters": model.num_parameters(),
+            "history": self.history,
+        }

@@ -11,13 +11,12 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 
 from mabert.baselines.family import Family
-from mabert.baselines.uses import build, class_for, compile_layers
+from mabert.baselines.uses import build, class_for
 from mabert.data.cache import IDS, build_cache
 from mabert.data.corpus import Source
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
 from mabert.extras import check_reporters
-from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.environment import warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
@@ -77,19 +76,6 @@ class PretrainRun:
     checkpoint: Path | None  # where the run goes on from
     result: dict[str, Any] | None  # if the run was finished before
 
-    def step_tokens(self) -> list[int]:
-        """Returns the tokens of each step."""
-        rows = self.recipe.training.batch_size
-        return [rows * length for length, steps in self.recipe.steps_by_length() for _ in range(steps)]
-
-    def model(self) -> PreTrainedModel:
-        """Returns the model, ready for training: weights that the objective does not reach are frozen."""
-        model = build("masked_lm", self.config) if self.start is None else self.start
-        self.family.freeze_unreached(model)
-        if self.recipe.training.compile:
-            compile_layers(model)
-        return model
-
 
 def resolve(
     recipe: PretrainRecipe,
@@ -99,24 +85,25 @@ def resolve(
     tokenizer: PreTrainedTokenizerFast | None,
     progress: bool,
 ) -> PretrainRun:
-    """Resolves a recipe and claims its folder; errors and the other arguments are those of `mabert.train.pretrain`."""
+    """Resolves a recipe and claims its folder; errors and the other arguments are those of `pretrain`."""
     arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
     family = recipe.family
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request)
-    checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and folder.result() is None else None
+    result = folder.result()
+    checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and result is None else None
     opened = None if recipe.start_from is None else open_model(recipe.start_from)
     sources = recipe.data.readable()
     origin = "given by the caller"
     if tokenizer is None:
         asked = recipe.tokenizer or (None if opened is None else str(opened.place))
         before = folder.resolved().get("tokenizer")
-        cache = Path(recipe.data.cache or default_cache())
-        tokenizer, origin = find_tokenizer(family, asked, sources, cache, before, recipe.model.get("vocab_size"))
+        size = recipe.model.get("vocab_size")
+        tokenizer, origin = find_tokenizer(family, asked, sources, recipe.data.folder, before, size)
     config = model_config(recipe, tokenizer, opened)
-    batch = bytes_of_batch(recipe, config, arguments.bf16)
-    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch)
+    parameters = parameters_of(class_for("masked_lm", config), config)
+    check_fits("model", parameters, TRAINED, bytes_of_batch(recipe, config, arguments.bf16))
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
@@ -124,8 +111,7 @@ def resolve(
     if opened is not None:  # loaded first, so that missing weights fail before hours of tokenising
         start = opened.of(config).model("masked_lm", torch.float32)
         if not hasattr(start, family.head):
-            has = f"has another head than {family.title}'s here (no {family.head!r} in it)"
-            raise ValueError(f"{opened.place} {has}")
+            raise ValueError(f"{opened.place} has another head than {family.title}'s here (no {family.head!r} in it)")
     data = prepare_data(recipe, sources, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
@@ -137,7 +123,6 @@ def resolve(
     }
     if arguments.should_save:
         folder.claim(request)
-    result = folder.result()
     return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
 
 
@@ -148,9 +133,8 @@ SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with
 def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
 
-    Raises:
-        ValueError: If there is no text, a package to report to is missing, or whole micro-batches over all processes do
-            not add up to the batch.
+    Raises ValueError if there is no text, a package to report to is missing, or whole micro-batches over all processes
+    do not add up to the batch.
     """
     training = recipe.training
     if not recipe.data.sources:
@@ -204,9 +188,8 @@ def model_config(
 ) -> PreTrainedConfig:
     """Returns the configuration of the recipe's new model, or of the model that it starts from.
 
-    Raises:
-        ValueError: If a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
-            start from is of another family, or the fields make no valid model.
+    Raises ValueError if a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
+    start from is of another family, or the fields make no valid model.
     """
     config = new_config(recipe, tokenizer) if start is None else started_config(recipe, tokenizer, start)
     set_packing(config, recipe.training.packing)
@@ -273,19 +256,14 @@ def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig, bf16: bool)
 def prepare_data(
     recipe: PretrainRecipe, sources: list[Source], tokenizer: PreTrainedTokenizerFast, progress: bool
 ) -> PretrainData:
-    """Tokenises the text (or reuses the cache) and lays out the stages.
-
-    Raises:
-        ValueError: If the recipe does not fit the text, or the held-out part has no token to mask.
-    """
+    """Tokenises the text (or reuses the cache) and lays out the stages; ValueError if the recipe does not fit the text,
+    or the held-out part has no token to mask."""
     about, training, stages = recipe.data, recipe.training, recipe.steps_by_length()
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
-    folder = about.cache or default_cache()
-    cache = build_cache(sources, tokenizer, folder, max_tokens=about.max_tokens, progress=progress)
-    learnt, held_out = cache.split(about.held_out, seed=0)
+    cache = build_cache(sources, tokenizer, about.folder, max_tokens=about.max_tokens, progress=progress)
+    learnt, held_out = cache.split(about.held_out)
     windows = [(Windows(learnt, length, about.windows), steps * training.batch_size) for length, steps in stages]
-    first = Windows(held_out, stages[0][0], about.windows)
-    validation = ValidationSet(first, masking, seed=0, limit=training.eval_windows)
+    validation = ValidationSet(Windows(held_out, stages[0][0], about.windows), masking, limit=training.eval_windows)
     scored = sum(int((validation[index]["labels"] != IGNORED).sum()) for index in range(len(validation)))
     if not scored:
         raise ValueError("nothing in the held-out text can be hidden: the tokenizer knows none of its words")

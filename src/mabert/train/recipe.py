@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mabert.data.corpus import Source, parse_sources
+from mabert.files.places import default_cache
 from mabert.machine import Precision
 from mabert.schema import Masking, Pooling
 from mabert.schema.check import Checked, check, unknown
@@ -42,11 +43,8 @@ Packing = Literal["none", "pack", "unpad"]
 
 
 def set_packing(config: "PreTrainedConfig", packing: Packing, pools: bool = False) -> None:
-    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors.
-
-    Raises:
-        ValueError: If rows are to be packed, and padding is meant to have an effect or the model takes no such rows.
-    """
+    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors. Raises ValueError if
+    rows are to be packed, and padding is meant to have an effect or the model takes no such rows."""
     from mabert.model import MaBertConfig
 
     if isinstance(config, MaBertConfig):
@@ -83,6 +81,11 @@ class DataRecipe(Checked, where="data"):
     windows: Literal["packed", "document"] = "packed"
     held_out: Annotated[float, Range(0, 1, above=True, below=True)] = 0.005
     max_tokens: Annotated[int, Range(1, 10**15)] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of tokenised corpora."""
+        return Path(self.cache or default_cache())
 
     def readable(self) -> list[Source]:
         """Returns the parsed sources; raises what `parse_sources` does."""
@@ -301,27 +304,18 @@ class FinetuneRecipe(Checked):
 
 def check_seeds(seeds: Iterable[int]) -> list[int]:
     """Returns seeds, of a list, an array or a tensor, as Python's numbers; refuses repeated ones and those that a
-    random generator does not take.
-
-    Raises:
-        ValueError: Names the seeds.
-    """
+    random generator does not take, by a ValueError that names them."""
     found = [getattr(seed, "item", lambda seed=seed: seed)() for seed in seeds]
     return check(Seeds, found, "seeds")
 
 
 def load_recipe(path: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
-    """Reads a recipe.
+    """Reads a recipe: a YAML file, or a packaged one by its name (`demo`, `mini`, `small-gpu`, `paper`). Overrides are
+    `section.field=value`, the value in YAML: `model.hidden_size=256`, `data.sources=[a.txt,b.txt]`. If they name a
+    model to start from, it replaces the file's own model.
 
-    If the overrides name a model to start from, it replaces the file's own model.
-
-    Args:
-        path: A YAML file; or the name of a packaged recipe (`demo`, `mini`, `small-gpu`, `paper`).
-        overrides: `section.field=value`, the value in YAML; `model.hidden_size=256`, `data.sources=[a.txt,b.txt]`.
-
-    Raises:
-        ValueError: For an unknown field (names the nearest one) or a value of the wrong type.
-        FileNotFoundError: If there is no such file.
+    Raises ValueError for an unknown field (names the nearest one) or a value of the wrong type, and FileNotFoundError
+    if there is no such file.
     """
     content = read_yaml(find_recipe(path))
     if with_overrides({}, overrides).get("start_from") is not None:
@@ -338,11 +332,7 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
 
 def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:
     """Reads the recipe of a run from its folder, so that resuming needs no option again; takes overrides as
-    `load_recipe` does.
-
-    Raises:
-        ValueError: If the folder holds no pretraining run.
-    """
+    `load_recipe` does. Raises ValueError if the folder holds no pretraining run."""
     run = RunFolder(folder, resume=True)
     run.check({})
     return check(PretrainRecipe, with_overrides(located(run.request()), overrides))

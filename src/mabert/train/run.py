@@ -48,14 +48,11 @@ def grid_file(folder: Path, rate: float) -> Path:
 
 
 class RunFolder:
-    """The output folder of a run.
+    """The output folder of a run; with `resume`, of the run in it.
 
-    Args:
-        path: The folder.
-        resume: Whether to go on with the run in the folder.
-        free: Dotted names in the request that a resumed run may change, because they do not affect the results.
-        trusted: Whether the caller knows that the folder holds the requested run, however the request is spelt and
-            wherever files lie. Then only `resolved` must match.
+    A resumed run may change the dotted names `free` in the request, which do not affect the results. If `trusted`, the
+    caller knows that the folder holds the requested run, however the request is spelt and wherever files lie: then only
+    `resolved` must match.
     """
 
     def __init__(
@@ -64,13 +61,10 @@ class RunFolder:
         self.path, self.resume, self.free, self.trusted = Path(path), resume, free, trusted
 
     def check(self, request: dict[str, Any]) -> None:
-        """Checks whether a run may use the folder; changes nothing.
+        """Checks whether a run may use the folder; changes nothing. `request` holds plain values that determine the
+        run; on resuming, those known so far.
 
-        Args:
-            request: Plain values that determine the run; on resuming, those known so far.
-
-        Raises:
-            ValueError: If the run is new and the folder holds results, or the run to resume is not the folder's.
+        Raises ValueError if the run is new and the folder holds results, or the run to resume is not the folder's.
         """
         if not self.resume:
             if self.path.exists() and (not self.path.is_dir() or self._holds_results()):

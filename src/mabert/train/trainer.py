@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -39,32 +39,12 @@ TABLE_SECONDS = 10.0
 """Least seconds between two writes of the table: the whole log is written each time."""
 
 
+Unread = tuple[int, Tensor, torch.cuda.Event | None]
+"""A step, its loss on its way to the host, and what tells that it has come, on a GPU."""
+
+
 class TrainingDivergedError(ValueError):
     """The loss is not finite or far too large."""
-
-
-class Unread(NamedTuple):
-    """The loss of a step, on its way to the host."""
-
-    step: int
-    loss: Tensor  # lies on the host; holds the loss once `written`
-    written: torch.cuda.Event | None  # None on a CPU, where it is there at once
-
-    @classmethod
-    def of(cls, step: int, loss: Tensor) -> "Unread":
-        """Starts the copy, for which nobody waits yet."""
-        there = loss.detach().to("cpu", non_blocking=True)
-        if not loss.is_cuda:
-            return cls(step, there, None)
-        written = torch.cuda.Event()
-        written.record()
-        return cls(step, there, written)
-
-    def read(self) -> float:
-        """Waits for the loss."""
-        if self.written is not None:
-            self.written.synchronize()
-        return float(self.loss)
 
 
 class RecordingTrainer(Trainer):
@@ -90,10 +70,8 @@ class MaBertTrainer(RecordingTrainer):
       measured. It is read while the next micro-batch runs, so that a GPU need not wait for the host.
     - Running out of memory is an `OutOfMemoryError`.
 
-    Attributes:
-        smaller: Advice on making a batch smaller, for messages.
-        loss_limit: A loss above it counts as divergence.
-        save_seconds: Seconds between two checkpoints by the clock: a kill loses at most this and an evaluation.
+    `smaller` is advice on making a batch smaller, for messages. `save_seconds` pass between two checkpoints by the
+    clock: a kill loses at most this and an evaluation.
 
     Args:
         title: Title of the progress bar; None shows no bar.
@@ -145,14 +123,21 @@ class MaBertTrainer(RecordingTrainer):
         self.at_once = f"with {rows_at_once(inputs)}"
         share = self.share_of_step(inputs, num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self.check_last_loss(Unread.of(self.state.global_step + 1, loss / share))
+        newest, copied = (loss / share).detach().to("cpu", non_blocking=True), None
+        if loss.is_cuda:
+            copied = torch.cuda.Event()
+            copied.record()
+        self.check_last_loss((self.state.global_step + 1, newest, copied))
         return loss
 
     def check_last_loss(self, newest: Unread | None = None) -> None:
         """Checks the loss that was not read yet, before anything is built on its step; the newest may wait instead."""
         last, self.unread = self.unread, newest
         if last is not None:
-            self.check_loss(last.read(), f"at step {last.step}{self.whereabouts(last.step)}")
+            step, loss, copied = last
+            if copied is not None:
+                copied.synchronize()
+            self.check_loss(float(loss), f"at step {step}{self.whereabouts(step)}")
 
     def check_loss(self, loss: float, where: str) -> None:
         """Raises TrainingDivergedError if a loss is not finite or above `loss_limit`."""
@@ -219,7 +204,7 @@ class MaBertTrainer(RecordingTrainer):
             with (
                 self.interrupt.listening(),
                 naming_memory(lambda: f"at step {self.state.global_step + 1}, {self.at_once}; {self.smaller}"),
-                naming_full_disk(folder, lambda: self._kept(folder)),
+                naming_full_disk(folder, self._kept),
             ):
                 trained = super().train(resume_from_checkpoint and str(resume_from_checkpoint), **options)
                 self.check_last_loss()
@@ -248,7 +233,7 @@ class MaBertTrainer(RecordingTrainer):
         self.staging = folder / STAGING
         name = f"checkpoint-{self.state.global_step}"
         try:
-            with saving(folder / name, 3 * size_of(self.model), self._kept(folder)):
+            with saving(folder / name, 3 * size_of(self.model), self._kept()):
                 super()._save_checkpoint(model, trial)
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
@@ -260,9 +245,9 @@ class MaBertTrainer(RecordingTrainer):
                 shutil.rmtree(self.staging, ignore_errors=True)
             self.staging = None
 
-    def _kept(self, folder: Path) -> str:
+    def _kept(self) -> str:
         """Says what remains on the disk if the next checkpoint cannot be saved, to end a message."""
-        kept = checkpoint.checkpoints(folder)
+        kept = checkpoint.checkpoints(Path(self.args.output_dir))
         last = f"the last whole checkpoint is {kept[-1]}" if kept else "there is no earlier checkpoint"
         return f"{last}; make room and go on by --resume"
 
@@ -278,12 +263,11 @@ class MaBertTrainer(RecordingTrainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         Path(output_dir).mkdir(parents=True, exist_ok=True)  # the first process may not have made it yet
-        checkpoint.save_generators(Path(output_dir) / checkpoint.generators_file(self.args.process_index))
+        checkpoint.save_generators(Path(output_dir), self.args.process_index)
 
     def _load_rng_state(self, folder: str | None) -> None:
-        file = Path(folder or "") / checkpoint.generators_file(self.args.process_index)
-        if folder is not None and file.exists():  # missing if fewer processes saved it
-            checkpoint.load_generators(file)
+        if folder is not None:
+            checkpoint.load_generators(Path(folder), self.args.process_index)
 
     def rotate_checkpoints(self, folder: Path) -> None:
         """Removes the oldest checkpoints beyond the number to keep."""
@@ -310,15 +294,30 @@ def publish(written: Path, place: Path) -> None:
 
 
 def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
-    """Makes TrainingArguments with the defaults that all our runs share, and the run's own."""
+    """Makes TrainingArguments with the defaults that all our runs share, those of the device, and the run's own.
+
+    Raises:
+        ValueError: If accelerate is to shard the model over the processes.
+    """
+    if cut := [name for name in SHARDING if os.environ.get(name, "").lower() in ("true", "1")]:
+        raise ValueError(
+            f"{cut[0]} is set, which asks accelerate to shard the model; here each process trains a whole one: launch "
+            "without it, or shard under transformers' Trainer (docs/many-machines.md)"
+        )
+    cuda = torch.cuda.is_available()
     shared = {
         "save_strategy": "no",  # by the clock
         "save_total_limit": 1,
         "remove_unused_columns": False,
         "logging_nan_inf_filter": False,
         # Padding the last batch with repeats would count some texts twice.
-        "accelerator_config": {"even_batches": False, "non_blocking": torch.cuda.is_available()},
-        **device_arguments(precision),
+        "accelerator_config": {"even_batches": False, "non_blocking": cuda},
+        "use_cpu": not cuda,
+        # accelerate takes a named backend as a request for several processes.
+        "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ and not cuda else None,
+        "bf16": resolve_precision(precision) == "bf16",
+        "dataloader_pin_memory": cuda,
+        "disable_tqdm": True,
     }
     return orderly(TrainingArguments(output_dir=str(folder), **{**shared, **own}))
 
@@ -343,28 +342,6 @@ def leave_group() -> None:
 
 def joined(precision: str) -> "PartialState":
     """Connects this process with the others that torchrun started; without torchrun it is alone."""
-    arguments = orderly(TrainingArguments(**device_arguments(precision)))
-    assert arguments.distributed_state is not None
-    return arguments.distributed_state
-
-
-def device_arguments(precision: str) -> dict[str, Any]:
-    """Returns the TrainingArguments that depend on the device.
-
-    Raises:
-        ValueError: If accelerate is to shard the model over the processes.
-    """
-    if cut := [name for name in SHARDING if os.environ.get(name, "").lower() in ("true", "1")]:
-        raise ValueError(
-            f"{cut[0]} is set, which asks accelerate to shard the model; here each process trains a whole one: launch "
-            "without it, or shard under transformers' Trainer (docs/many-machines.md)"
-        )
-    cuda = torch.cuda.is_available()
-    return {
-        "use_cpu": not cuda,
-        # accelerate takes a named backend as a request for several processes.
-        "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ and not cuda else None,
-        "bf16": resolve_precision(precision) == "bf16",
-        "dataloader_pin_memory": cuda,
-        "disable_tqdm": True,
-    }
+    state = training_arguments(Path(), precision).distributed_state
+    assert state is not None
+    return state

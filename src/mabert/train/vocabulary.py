@@ -32,22 +32,12 @@ FORMAT = 3
 def find_tokenizer(
     family: Family, asked: str | None, sources: Sources, cache: Path, before: str | None = None, size: int | None = None
 ) -> tuple[PreTrainedTokenizerFast, str]:
-    """Returns the requested tokenizer, else the family's own from the hub, else a trained WordPiece.
+    """Returns the requested tokenizer (folder, file or hub name), else the family's own from the hub, else a WordPiece
+    of `size` tokens trained on the run's text and kept in `cache`; and a description of its origin for the record.
 
-    Args:
-        family: The model's family.
-        asked: Folder, file or hub name, or None.
-        sources: The run's text, to train on.
-        cache: Where trained tokenizers are kept.
-        before: Origin recorded when a resumed run began, to find the same tokenizer again.
-        size: Tokens of a trained one; default, the published model's.
-
-    Returns:
-        The tokenizer, and a description of its origin for the record.
-
-    Raises:
-        FileNotFoundError: There is no tokenizer of the requested name.
-        ValueError: The tokenizer cannot be used, or none can be trained on the text.
+    `before` is the origin recorded when a resumed run began, to find the same tokenizer again. Raises FileNotFoundError
+    if there is no tokenizer of the requested name, and ValueError if it cannot be used, or none can be trained on the
+    text.
     """
     if asked is not None:
         return load_tokenizer(asked), asked
@@ -66,15 +56,11 @@ def find_tokenizer(
 def trained_tokenizer(
     family: Family, sources: Sources, folder: str | Path, size: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece, or opens one trained on the same text before.
+    """Trains a WordPiece of at most `size` tokens (default, those of the family's published model, which also says
+    whether there are two segments), or opens one in `folder` that was trained on the same text before. Each source
+    contributes the same share of `CHARACTERS`.
 
     Several processes may call this at once: one trains, the others wait. Errors are those of `Source.read`.
-
-    Args:
-        family: The model's family; its published model says whether there are two segments.
-        sources: See `mabert.data.corpus`; each contributes the same share of `CHARACTERS`.
-        folder: Where tokenizers are kept.
-        size: Maximum number of tokens; default, that of the published model.
     """
     parsed, published = parse_sources(sources), family.base_config()
     size = size or published.vocab_size
@@ -107,22 +93,15 @@ def make_tokenizer(
     text_column: str = "text",
     progress: bool = True,
 ) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece on one's own text and saves it, for `tokenizer=` of a recipe.
+    """Trains a WordPiece on one's own text and saves it in the folder `output`, for `tokenizer=` of a recipe; returns
+    it.
 
-    Args:
-        sources: See `mabert.data.corpus`; each contributes the same share of at most `CHARACTERS`.
-        output: Folder to write.
-        size: Maximum number of tokens, the five special ones included; default, BERT's.
-        cased: Whether to keep capital letters and accents.
-        text_column: Column of the text in tables.
-        progress: Whether to show bars.
+    It has at most `size` tokens (default, BERT's), the five special ones included; a short text may give fewer. Each of
+    the sources, see `mabert.data.corpus`, contributes the same share of at most `CHARACTERS`. If `cased`, capital
+    letters and accents are kept. `text_column` is that of tables; `progress` shows bars.
 
-    Returns:
-        The tokenizer; a short text may give fewer tokens.
-
-    Raises:
-        FileNotFoundError: If there is no such text.
-        ValueError: If the size is out of range, the text holds no words, or the folder holds files.
+    Raises FileNotFoundError if there is no such text, and ValueError if the size is out of range, the text holds no
+    words, or the folder holds files.
     """
     check(Vocabulary, size, "size")
     check_new(output)

@@ -45,12 +45,8 @@ class Kind(ABC):
 
     @abstractmethod
     def answers(self, logits: np.ndarray, examples: Any) -> Any:
-        """Converts the model's outputs on a split to answers, one per row.
-
-        Args:
-            logits: See `mabert.train.finetune_run.logits_of`; of a row in several windows, their mean.
-            examples: From `encoded`.
-        """
+        """Converts the model's outputs on a split, see `mabert.train.finetune_run.logits_of` (of a row in several
+        windows, their mean), to answers, one per row; `examples` are from `encoded`."""
 
     @abstractmethod
     def written(self, answer: Any) -> str:
@@ -58,10 +54,7 @@ class Kind(ABC):
 
     def constants(self, labels: Any) -> Mapping[str, Any]:
         """Returns answers that take no reading, the same for every row, by how they are written; few if there are many.
-
-        Args:
-            labels: From `labels`. If all are equal, there are no such answers: nobody can do better.
-        """
+        If all `labels` are equal, there are no such answers: nobody can do better."""
         return {}
 
     def warn_of_examples(self, splits: Mapping[str, Rows]) -> None:
@@ -75,10 +68,7 @@ class Kind(ABC):
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
     ) -> Examples:
         """Encodes the examples of a split with their labels; texts that are longer than `max_length`, in windows of it.
-
-        Raises:
-            ValueError: If pairs are longer and `truncate` is off; the message counts them.
-        """
+        Raises a ValueError that counts them if pairs are longer and `truncate` is off."""
         return encode_rows(rows[:], tokenizer, max_length, truncate, f"{self.task.name} {split}")
 
     def labels(self, rows: Rows) -> Any:

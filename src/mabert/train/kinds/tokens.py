@@ -37,26 +37,23 @@ class Tokens(Kind):
     ) -> TaggedExamples:
         """Encodes with tags; refuses longer sentences unless they are truncated, and a training sentence of which no
         token is left."""
-        texts = [Words(words) for words in column(rows, "tokens")]
-        name = f"{self.task.name} {split}"
+        name, texts = f"{self.task.name} {split}", [Words(words) for words in column(rows, "tokens")]
+        tagged = column(rows, "tags") if "tags" in rows[:1] else [None] * len(texts)
+        ids = {tag: number for number, tag in enumerate(self.task.label_names)}
         items, words, cut = [], [], 0
-        for text, (item, encoding) in zip(
-            texts, encodings(tokenizer, texts, max_length=max_length, truncate=truncate, name=name), strict=True
-        ):
+        encoded = encodings(tokenizer, texts, max_length=max_length, truncate=truncate, name=name)
+        for (item, encoding), text, tags in zip(encoded, texts, tagged, strict=True):
             items.append(item)
             cut += was_cut(encoding)
             words.append(words_of(text, encoding))
             if split == "train" and not any(word.pieces for word in words[-1]):
                 raise ValueError(f"{name}: the tokenizer leaves nothing of sentence {len(items)}, {text[:40]!r}")
-        if "tags" in rows[:1]:
-            ids = {tag: number for number, tag in enumerate(self.task.label_names)}
-            for item, each, tags in zip(items, words, column(rows, "tags"), strict=True):
+            if tags is not None:
                 item["labels"] = [IGNORED] * len(item["input_ids"])
-                for word, tag in zip(each, tags, strict=True):
-                    for piece in word.pieces[:1]:
-                        item["labels"][piece] = ids[tag]
-                    for piece in word.pieces[1:]:
-                        item["labels"][piece] = ids[tag if tag == OUTSIDE else f"I-{tag[2:]}"]
+                for word, tag in zip(words[-1], tags, strict=True):
+                    inner = tag if tag == OUTSIDE else f"I-{tag[2:]}"
+                    for place, piece in enumerate(word.pieces):
+                        item["labels"][piece] = ids[inner if place else tag]
         return TaggedExamples(items, words, cut)
 
     def labels(self, rows: Rows) -> list[Tags]:
