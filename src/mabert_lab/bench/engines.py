@@ -166,13 +166,15 @@ def contender(name: str) -> Contender:
         check_installed("onnx", "onnxscript", engine.removesuffix("-int8"))
         if engine == "openvino-int8":
             check_installed("nncf")
-    if model in PRESETS or (model not in FAMILIES and is_model(model)):
-        config = PRESETS[model][1]() if model in PRESETS else open_model(model).config
-        return Contender(family_of(config), engine, config)
-    if model not in FAMILIES:
+    if model in FAMILIES:
+        return Contender(FAMILIES[model], engine, None)
+    try:
+        config = PRESETS[model][1]() if model in PRESETS else open_model(find(model)).config
+    except OSError:
         known = ", ".join((*FAMILIES, *PRESETS))
-        raise ValueError(f"there is no model {model!r}; there are {known}, minilm, model folders and names of the hub")
-    return Contender(FAMILIES[model], engine, None)
+        message = f"there is no model {model!r}; there are {known}, minilm, model folders and names of the hub"
+        raise ValueError(message) from None
+    return Contender(family_of(config), engine, config)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -181,20 +183,9 @@ def split(name: str) -> tuple[str, str]:
     return (model, engine) if colon and "/" not in engine else (name, "")
 
 
-def is_model(name: str) -> bool:
-    """Checks whether a name that is not a family's leads to a model's configuration."""
-    try:
-        find(name)
-    except OSError:
-        return False
-    return True
-
-
 def title_of(name: str) -> str:
     """Returns a contender's title in tables."""
     model, engine = split(name)
-    if model in PRESETS:
-        title = PRESETS[model][0]
-    else:
-        title = FAMILIES[model].title if model in FAMILIES else Path(model).name
+    title = PRESETS[model][0] if model in PRESETS else Path(model).name
+    title = FAMILIES[model].title if model in FAMILIES else title
     return title + (f", {engine}" if engine else "")

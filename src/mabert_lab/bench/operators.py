@@ -6,7 +6,7 @@ built. Nothing is timed unless the operators agree with the reference on this ma
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -79,7 +79,7 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
 
     def job(cell: str, operator: str, dtype: torch.dtype, batch: int, length: int) -> None:
         inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
-        inputs = _laid_out(inputs, batch, device)
+        inputs = {name: tensor.to(device) for name, tensor in _laid_out(inputs, batch).items()}
         sides = _sides(operator, dtype, length, device)
         result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
         calls = _calls(sides, inputs)
@@ -120,10 +120,9 @@ def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int]]:
     return [*scans, *convolutions]
 
 
-def _laid_out(inputs: dict[str, Tensor], batch: int, device: str) -> dict[str, Tensor]:
-    """Moves inputs to a device, in as many equal rows as a batch has."""
-    there = {name: tensor.to(device) for name, tensor in inputs.items()}
-    return _of_steps(there, lambda tensor: tensor.expand(batch, -1, -1).contiguous())
+def _laid_out(inputs: dict[str, Tensor], batch: int) -> dict[str, Tensor]:
+    """Lays inputs out in as many equal rows as a batch has."""
+    return _of_steps(inputs, lambda tensor: tensor.expand(batch, -1, -1).contiguous())
 
 
 def _of_steps(inputs: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -144,10 +143,9 @@ def _on_gpu(calls: dict[tuple[str, str], Callable[[], object]], **limits: Any) -
         waited(call, 1)
         counts[side] = max(1, round(SAMPLE / timed(partial(waited, call, 1))))
     found = interleave({side: partial(waited, call, counts[side]) for side, call in calls.items()}, **limits)
-    times = ("median_ms", "fastest_ms", "slowest_ms")
     return {
-        side: replace(spread, **{name: getattr(spread, name) / counts[side] for name in times})
-        for side, spread in found.items()
+        side: Spread(each.median_ms / n, each.fastest_ms / n, each.slowest_ms / n, each.samples)
+        for (side, each), n in zip(found.items(), counts.values(), strict=True)
     }
 
 
@@ -169,7 +167,7 @@ def refuse_unless_correct(device: str = "cpu") -> None:
     torch.manual_seed(0)
     for (batch, length), dtype in product(((1, 70), (2, 400)), WRONG):
         for function, make in ((selective_scan, scan_inputs), (depthwise_conv1d, conv_inputs)):
-            inputs = _laid_out(make(length, dtype, channels=70), batch, "cpu")
+            inputs = _laid_out(make(length, dtype, channels=70), batch)
             actual = _with_gradients(function, {name: tensor.to(device) for name, tensor in inputs.items()})
             with use_backend("reference"):
                 expected = _with_gradients(function, {name: tensor.double() for name, tensor in inputs.items()})
@@ -222,8 +220,7 @@ def _transformers_scan(**inputs: Tensor) -> Tensor:
     from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
     turned = _of_steps(inputs, lambda x: x.mT)
-    order = [turned[name] for name in _SCAN_INPUTS]
-    return mamba_selective_scan(*order, delta_softplus=True).transpose(1, 2)
+    return mamba_selective_scan(*(turned[name] for name in _SCAN_INPUTS), delta_softplus=True).mT
 
 
 def _mambapy_scan(**inputs: Tensor) -> Tensor:
@@ -243,8 +240,8 @@ def _mamba_ssm_scan(**inputs: Tensor) -> Tensor:
 
 def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     channels, width = weight.shape
-    y = conv1d(u.transpose(1, 2), weight.unsqueeze(1), bias, padding=width - 1, groups=channels)
-    return silu(y[..., : u.shape[1]]).transpose(1, 2).contiguous()
+    y = conv1d(u.mT, weight.unsqueeze(1), bias, padding=width - 1, groups=channels)
+    return silu(y[..., : u.shape[1]]).mT.contiguous()
 
 
 def _sides(operator: str, dtype: torch.dtype, length: int, device: str) -> dict[str, Call]:
@@ -295,8 +292,7 @@ def _memory(length: int) -> dict[str, float]:
     from mabert.ops.cpu.scan_backward import working_bytes
 
     inputs = scan_inputs(length, torch.float32)
-    tensors = [inputs[name] for name in _SCAN_INPUTS]
-    _, states = scan_op(*tensors, None, None, True, False, True, "cpu")
+    _, states = scan_op(*(inputs[name] for name in _SCAN_INPUTS), None, None, True, False, True, "cpu")
     every_state = 4 * inputs["u"].numel() * STATE
     backward = working_bytes(inputs["u"], inputs["A"])
     return {

@@ -57,15 +57,13 @@ def absent(every: Sequence[Found]) -> list[paper.Table]:
 
 
 def write_report(every: Sequence[Found], output: Path) -> list[Path]:
-    """Writes the page as HTML, without its folded parts as Markdown, the Markdown's figures, and all numbers as CSV.
+    """Writes the page as HTML, without its folded parts as Markdown, the Markdown's figures, and all numbers as CSV;
+    returns the files, the page first.
 
     Args:
         every: As from `find`.
         output: The page, ``NAME.html``; ``NAME.md`` and the folder ``NAME`` are written beside it. Files of an earlier
             report that this one does not write are removed from the folder.
-
-    Returns:
-        The written files, the page first.
 
     Raises:
         ValueError: The output is not an ``.html`` file, or would overwrite a file that no earlier report wrote.
@@ -163,11 +161,8 @@ def _frames(every: Sequence[Found]) -> dict[str, pd.DataFrame]:
 
 
 def _former(files: Iterable[Path], output: Path) -> set[Path]:
-    """Returns the files in the folder that an earlier report wrote: the figures in its Markdown, and numbers.
-
-    Raises:
-        ValueError: Names the first file that would be overwritten and that no report wrote.
-    """
+    """Returns the files in the folder that an earlier report wrote: the figures in its Markdown, and numbers. Refuses
+    to overwrite what no report wrote."""
     markdown, folder = output.with_suffix(".md"), output.with_suffix("")
     former, known = _text_of(markdown), set()
     if former.startswith(f"# {plain(TITLE)}\n"):

@@ -107,19 +107,12 @@ class Conversions:
         if learns(recipe.pattern):
             content |= {"tokens": TOKENS, "text": self.text}
         teacher = str(self.asked.teacher)
-        order = {
-            "teacher": absolute(teacher) if Path(teacher).exists() else teacher,
-            "texts": [absolute(text) for text in self.asked.texts],
-            "text_column": self.asked.text_column,
-            "recipe": asdict(recipe),
-        }
-        cell = Cell(
-            content,
-            order,
-            f"convert {title}",
-            steps=math.ceil(recipe.tokens / recipe.batch_tokens) if learns(recipe.pattern) else 0,
-            parameters=parameters_of(class_for("encoder", config), config),
-        )
+        order: dict[str, Any] = {"teacher": absolute(teacher) if Path(teacher).exists() else teacher}
+        order |= {"texts": [absolute(text) for text in self.asked.texts], "text_column": self.asked.text_column}
+        order["recipe"] = asdict(recipe)
+        steps = math.ceil(recipe.tokens / recipe.batch_tokens) if learns(recipe.pattern) else 0
+        parameters = parameters_of(class_for("encoder", config), config)
+        cell = Cell(content, order, f"convert {title}", steps=steps, parameters=parameters)
         return cell, (config, self.known.tokenizer)
 
 

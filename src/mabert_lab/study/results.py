@@ -30,11 +30,9 @@ def results_file(plan: Plan, root: Path) -> Path:
     return root / f"{plan.name}-{plan.scale_name}.json"
 
 
-def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> Path:
-    """Writes a plan's results so far; returns the file."""
-    path = results_file(plan, root)
-    write_json(path, gathered(plan, root, states), indent=1)
-    return path
+def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> None:
+    """Writes a plan's results so far to its file."""
+    write_json(results_file(plan, root), gathered(plan, root, states), indent=1)
 
 
 def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any]:
