@@ -189,10 +189,7 @@ def help_topics() -> list[str]:
 
 def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
     """Makes the data sets `train` and `validation` of plain sentences, half of them scrambled; none is in both.
-
-    Raises:
-        ValueError: If there are too few sentences.
-    """
+    ValueError if there are too few sentences."""
     known = dict.fromkeys(filter(scrambled, sentences(learnt)))
     others = [each for each in sentences(held_out) if each not in known and scrambled(each)]
     if min(len(known), len(others)) < 50:
@@ -212,9 +209,7 @@ def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
 
 def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[Path, int]:
     """Returns the teacher's folder, and the number of tokens to convert it from: those wanted, or what the texts have.
-
-    Raises FileNotFoundError if the teacher is not available, ValueError if there is hardly any text.
-    """
+    FileNotFoundError if the teacher is not available, ValueError if there is hardly any text."""
     place, there = find(name).path, 0
     tokenizer = load_tokenizer(str(place))
     for text in texts:
@@ -238,16 +233,12 @@ def asked(topics: Sequence[str], held_out: Sequence[str]) -> tuple[Sequence[str]
 
 
 def search(student: TextModel, teacher: TextModel, questions: Sequence[str], passages: Sequence[str]) -> dict[str, Any]:
-    """Returns the first passage that student and teacher find for each question.
-
-    Returns:
-        `passages`, their number; `alike`, the mean cosine between the two models' vectors of a passage; and `answers`,
-        for each question both models' best passage and its cosine, and the rank of the teacher's passage for the
-        student.
-    """
+    """Returns `passages`, their number; `alike`, the mean cosine between the two models' vectors of a passage; and
+    `answers`, for each question both models' best passage and its cosine, and the rank of the teacher's passage for the
+    student."""
     ours, theirs = (embed(model, passages) for model in (student, teacher))
     answers = []
-    scores = (embed(student, questions) @ ours.T, embed(teacher, questions) @ theirs.T)
+    scores = embed(student, questions) @ ours.T, embed(teacher, questions) @ theirs.T
     for question, mine, right in zip(questions, *scores, strict=True):
         best, first = int(mine.argmax()), int(right.argmax())
         found = {"question": question, "answer": passages[best], "cosine": float(mine[best])}

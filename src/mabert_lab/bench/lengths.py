@@ -153,12 +153,8 @@ def run(
 
 
 def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) -> dict[str, Any]:
-    """Returns one side's row on one batch.
-
-    Returns:
-        ``lengths``, the batch's name; ``side``, its key; the counts ``texts``, ``tokens`` and ``padded_tokens``;
-        ``tokens_per_second`` at the median, without padding; and the row's status, reason and times.
-    """
+    """Returns one side's row on one batch: the names of both, counts, ``tokens_per_second`` at the median, without
+    padding, and the row's status, reason and times."""
     tokens = len(lengths) * even(lengths) if side.layout == "even" else sum(lengths)
     return {
         "lengths": name,

@@ -42,11 +42,7 @@ Shape = Annotated[
 
 @dataclass(frozen=True)
 class Plan(Checked):
-    """A set of measurements.
-
-    Raises:
-        ValueError: A requested name is unknown.
-    """
+    """A set of measurements; ValueError if a requested name is unknown."""
 
     models: Sequence[str] = tuple(FAMILIES)  # names of contenders, see `mabert_lab.bench.engines.contender`
     measures: Sequence[Measure] = typing.get_args(Measure)

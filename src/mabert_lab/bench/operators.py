@@ -79,7 +79,7 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
 
     def job(cell: str, operator: str, dtype: torch.dtype, batch: int, length: int) -> None:
         inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
-        inputs = {name: tensor.to(device) for name, tensor in _laid_out(inputs, batch).items()}
+        inputs = _laid_out(inputs, batch, device)
         sides = _sides(operator, dtype, length, device)
         result["agreement"] |= {f"{cell}, {side}": share for side, share in _agreement(sides, inputs).items()}
         calls = _calls(sides, inputs)
@@ -120,9 +120,10 @@ def _plan(quick: bool, on_gpu: bool) -> list[tuple[str, torch.dtype, int, int]]:
     return [*scans, *convolutions]
 
 
-def _laid_out(inputs: dict[str, Tensor], batch: int) -> dict[str, Tensor]:
-    """Lays inputs out in as many equal rows as a batch has."""
-    return _of_steps(inputs, lambda tensor: tensor.expand(batch, -1, -1).contiguous())
+def _laid_out(inputs: dict[str, Tensor], batch: int, device: str) -> dict[str, Tensor]:
+    """Moves inputs to a device, in as many equal rows as a batch has."""
+    there = {name: tensor.to(device) for name, tensor in inputs.items()}
+    return _of_steps(there, lambda tensor: tensor.expand(batch, -1, -1).contiguous())
 
 
 def _of_steps(inputs: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -159,15 +160,11 @@ def _peak(call: Callable[[], object]) -> int:
 
 def refuse_unless_correct(device: str = "cpu") -> None:
     """Compares both operators, forward and backward, with the reference in float64: in float32 and bf16, and on a GPU
-    in rows that are processed whole and rows that are split in time.
-
-    Raises:
-        RuntimeError: An operator is wrong on this machine.
-    """
+    in rows that are processed whole and rows that are split in time. RuntimeError if one is wrong on this machine."""
     torch.manual_seed(0)
     for (batch, length), dtype in product(((1, 70), (2, 400)), WRONG):
         for function, make in ((selective_scan, scan_inputs), (depthwise_conv1d, conv_inputs)):
-            inputs = _laid_out(make(length, dtype, channels=70), batch)
+            inputs = _laid_out(make(length, dtype, channels=70), batch, "cpu")
             actual = _with_gradients(function, {name: tensor.to(device) for name, tensor in inputs.items()})
             with use_backend("reference"):
                 expected = _with_gradients(function, {name: tensor.double() for name, tensor in inputs.items()})

@@ -68,15 +68,9 @@ class Search:
 
 
 def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
-    """Makes all searches from a collection of documents; definitions are asked if enough documents have one.
-
-    Args:
-        documents: At least `ARTICLES` of them must have a number of words within `LENGTH_IN_WORDS`.
-        seed: Seed of the choice of articles and of the hidden facts and their places.
-
-    Raises:
-        ValueError: If there are fewer; the message says how many.
-    """
+    """Makes all searches from documents, of which at least `ARTICLES` must have a number of words within
+    `LENGTH_IN_WORDS`; definitions are asked if enough of these have one. The seed is of the choice of articles and of
+    the hidden facts and their places."""
     least, most = LENGTH_IN_WORDS
     there = [document for document in documents if least <= len(document.split()) <= most]
     if len(there) < ARTICLES:
@@ -100,10 +94,7 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
 
 def own_search(path: str) -> Search:
     """Reads questions of one's own, a table of `question` and `text`; each should find its text among all texts.
-
-    Raises:
-        ValueError: If a row lacks one of them, or there are fewer than two texts.
-    """
+    ValueError if a row lacks one of them, or there are fewer than two texts."""
     questions, texts = [], []
     for line, row in read_rows(Path(path), ("question", "text")):
         questions.append(text_in(row, "question", f"{path}, line {line}"))
@@ -292,12 +283,8 @@ def timed(ranker: Ranker, search: Search) -> tuple[np.ndarray, float]:
 
 
 def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
-    """Sums up the scores of one method on one search.
-
-    Returns:
-        `task`, `length`, the numbers of `texts` and of `queries`; `top1`, the share of queries whose text ranks first,
-        with its 95% interval after Wilson (1927); `mrr10`, the mean reciprocal rank within the top ten; `ms`.
-    """
+    """Sums up the scores of one method on one search: `top1` is the share of queries whose text ranks first, with its
+    95% interval after Wilson (1927), `mrr10` the mean reciprocal rank within the top ten."""
     places = places_of(scores, search.own)
     first = int((places == 1).sum())
     return {
@@ -313,12 +300,8 @@ def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
 
 
 def places_of(scores: np.ndarray, own: Sequence[int] | None = None) -> np.ndarray:
-    """Returns the rank of each query's own text, from 1, (queries,); ties rank before it.
-
-    Args:
-        scores: (queries, texts).
-        own: Index of each query's text; default, that of the query.
-    """
+    """Returns the rank of each query's own text (an index; default, that of the query), from 1, (queries,), by scores,
+    (queries, texts); ties rank before it."""
     queries = np.arange(len(scores))
     return (scores >= scores[queries, queries if own is None else own][:, None]).sum(1)
 

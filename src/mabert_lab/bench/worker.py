@@ -122,11 +122,8 @@ class Worker:
 
 @contextlib.contextmanager
 def workers_of(contenders: Mapping[str, str], device: str) -> Iterator[dict[str, Worker]]:
-    """Yields a worker per side, from contenders by side; their processes end with the block.
-
-    Raises:
-        RuntimeError: An operator is wrong on the GPU, on which nothing is to be timed then.
-    """
+    """Yields a worker per side, from contenders by side; their processes end with the block. RuntimeError if an
+    operator is wrong on the GPU, on which nothing is to be timed then."""
     if device == "cuda":
         refuse_unless_correct(device)
     with contextlib.ExitStack() as stack:

@@ -187,8 +187,7 @@ def task_table(study: Study) -> pd.DataFrame:
         (each.heading, *(written(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
         for each in study.columns
     ]
-    head = ("task", "training rows", "scored on", "epochs", "source")
-    return table(f"{study.title}: tasks", head, rows)
+    return table(f"{study.title}: tasks", ("task", "training rows", "scored on", "epochs", "source"), rows)
 
 
 def failures(study: Study) -> list[str]:
@@ -500,11 +499,8 @@ def _unlearnt(study: Study, arms: Iterable[Arm], columns: Iterable[str]) -> Iter
 
 
 def arm_averages(study: Study) -> pd.DataFrame:
-    """Averages each arm over the tasks in `Study.averaged`; one row per arm.
-
-    Columns are ``arm``, ``budget``, ``mean``, ``std``, ``seeds`` and ``paper``, the paper's average over the same
-    tasks; missing values are NaN.
-    """
+    """Averages each arm over the tasks in `Study.averaged`; one row per arm, with the paper's average over the same
+    tasks; missing values are NaN."""
     wanted, rows = study.averaged, []
     papers = [each.paper for each in study.columns if each.key in wanted and each.paper in paper.TASKS]
     for arm in study.arms:

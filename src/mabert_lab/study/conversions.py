@@ -36,13 +36,8 @@ or an order of examples. Adding seeds or conversions leaves existing cells uncha
 
 
 class Conversions:
-    """Lays conversions out as cells.
-
-    Raises:
-        FileNotFoundError: There is no teacher or text.
-        ValueError: No teacher or text is named, the teacher cannot be converted, or the seeds overlap; later, by
-            `cells`, there is too little text.
-    """
+    """Lays conversions out as cells. FileNotFoundError if there is no teacher or text; ValueError if none is named, the
+    teacher cannot be converted, or the seeds overlap, and later, by `cells`, if there is too little text."""
 
     def __init__(self, scale: Scale) -> None:
         self.asked, self.seeds = scale.convert or ConvertSettings(), scale.seeds

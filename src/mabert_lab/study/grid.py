@@ -158,16 +158,9 @@ def load_study(name: str | Path) -> Study:
 
 
 def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
-    """Reads a scale.
-
-    Args:
-        name: One of `SCALES` or `CONVERT_SCALES`, or a YAML file.
-        overrides: `section.field=value` in YAML, such as `pretrain.training.steps=100` or `seeds=[0,1]`.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: For an unknown field or a value of the wrong type.
-    """
+    """Reads one of the `SCALES` or `CONVERT_SCALES`, or a YAML file, with overrides such as
+    `pretrain.training.steps=100` or `seeds=[0,1]`. FileNotFoundError if there is none; ValueError for an unknown field
+    or a value of the wrong type."""
     return check(Scale, with_overrides(read_yaml(find_scale(name)), overrides))
 
 

@@ -54,14 +54,8 @@ class Runner:
     failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
     def run(self) -> dict[str, Status]:
-        """Runs until every cell is done, failed or blocked.
-
-        Returns:
-            The states of all cells.
-
-        Raises:
-            KeyboardInterrupt: After Ctrl-C or SIGTERM, once the running cell has saved what it can.
-        """
+        """Runs until every cell is done, failed or blocked; returns the states of all. KeyboardInterrupt after Ctrl-C
+        or SIGTERM, once the running cell has saved what it can."""
         (self.root / "cells").mkdir(parents=True, exist_ok=True)
         self.context = context("mabert_lab.study.work")
         for cell, files in cells_of(self.plan, self.root):
