@@ -100,7 +100,7 @@ def run(
 
     Args:
         quick: Whether to run small models on two short texts.
-        output: See `mabert_lab.bench.results`.
+        output: Folder for the dated JSON file.
         own: Lengths of the user's texts in tokens, by name, in addition to the drawn ones.
         dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
         rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.

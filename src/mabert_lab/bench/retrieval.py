@@ -80,12 +80,8 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     draws = random.Random(seed)
     articles = draws.sample(there, ARTICLES)
     hidden = [hide(length, articles, draws) for length in LENGTHS]
-    by_article = [
-        by_first_sentence(articles),
-        by_second_half(articles),
-        by_late_sentence(articles, draws),
-        by_common_words(articles),
-    ]
+    by_article = [by_first_sentence(articles), by_second_half(articles)]
+    by_article += [by_late_sentence(articles, draws), by_common_words(articles)]
     defined = [article for article in there if definition_in(next(sentences_of(article)))]
     if len(defined) >= ARTICLES:
         by_article.append(by_definition(draws.sample(defined, ARTICLES)))
@@ -223,17 +219,14 @@ def run(
     tasks: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Measures models, BM25 and TF-IDF, each model together with BM25, and its whole texts and best passages together
-    with it; prints the tables, and writes a dated file after each method.
+    with it; see `mabert_lab.bench.results`.
 
     Args:
         models: See `rankers_of`.
         data: Documents as `mabert pretrain` takes them, on which no model was trained; None asks `questions` alone.
-        output: Folder for the result.
+        output: Folder for the result: `scores`, by method a list of `measured` for each task.
         questions: A table of questions of one's own, see `own_search`.
         tasks: Names of the searches of `data` to make; default, all of them.
-
-    Returns:
-        `scores`, by method a list of `measured` for each task; `data`, `questions` and `precision`.
     """
     searches = [] if data is None else searches_of(itertools.islice(read_documents(data), DOCUMENTS))
     if tasks is not None:
@@ -243,13 +236,8 @@ def run(
         searches = [search for search in searches if search.name in tasks]
     searches += [] if questions is None else [own_search(questions)]
     found: dict[str, list[tuple[np.ndarray, float]]] = {}
-    result: dict[str, Any] = {
-        "environment": measured_on(),
-        "data": data,
-        "questions": questions,
-        "precision": resolve_precision("auto"),
-        "scores": {},
-    }
+    result: dict[str, Any] = {"environment": measured_on(), "data": data, "questions": questions}
+    result |= {"precision": resolve_precision("auto"), "scores": {}}
 
     def add(row: str, *ways: str) -> None:
         result["scores"][row] = [

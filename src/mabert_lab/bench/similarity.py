@@ -21,13 +21,8 @@ TASKS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
 
 
 def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
-    """Measures models and writes a dated file.
-
-    Args:
-        models: Model folders, hub names, teachers installed as packages, or `minilm`. Each embeds as its folder says,
-            in its saved precision or the one after a colon (``minilm:int8``).
-        data: GLUE's folder or hub name.
-        output: Folder for the result.
+    """Measures models on GLUE's data and writes a dated file. Each embeds as its folder says, in its saved precision or
+    the one after a colon (``minilm:int8``).
 
     Returns:
         By model, Spearman's correlation between cosine and score (`stsb`) and the average precision of the cosine for

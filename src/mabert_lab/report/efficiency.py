@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -172,6 +172,16 @@ def _row(raw: Mapping[str, Any]) -> dict[str, Any]:
     anchors = None if raw.get("anchor_ms") is None else raw.get("anchor_samples", 3)
     known = dict.fromkeys(("reason", "setting", *MAY_LACK)) | {"micro_batch": raw["batch"], **raw}
     return known | {"value": value, "anchor_samples": anchors}
+
+
+@cache
+def papers_results() -> Results:
+    """Returns the paper's memory and times as results without a spread."""
+    source = Source("paper", datetime.min.replace(tzinfo=UTC), {})
+    printed = {measure: paper.TABLES[measure].mean.stack() for measure in MEASURES}
+    rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()
+    about = Condition("paper", "bfloat16", "cuda")._asdict() | dict.fromkeys(("at_least", *MAY_LACK), math.nan)
+    return Results(rows.assign(**about, status="measured", source=[source] * len(rows)), {}, (source,))
 
 
 class Ratio(NamedTuple):

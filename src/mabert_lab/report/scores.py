@@ -76,13 +76,9 @@ def score_table(study: Study) -> pd.DataFrame:
         f"significantly or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of them.",
         *_uneven(study, chain.from_iterable(arm.scores.count() for arm in study.arms)),
     ]
-    samples = [
-        f"{each.name}, with {each.train:,} training rows" for each in study.columns if each.sample and each.train
-    ]
-    if samples:
-        notes.append(
-            f"Scores on other rows than the official task's are not scores on that task: {'; '.join(samples)}."
-        )
+    if samples := [each for each in study.columns if each.sample and each.train]:
+        told = "; ".join(f"{each.name}, with {each.train:,} training rows" for each in samples)
+        notes.append(f"Scores on other rows than the official task's are not scores on that task: {told}.")
     frame = _table(study, "measured here", cells, notes)
     first = frame.shape[1] - len(study.columns) - 1
     frame = with_best(frame, range(first, frame.shape[1]), by=list(frame.columns[1:first]))
