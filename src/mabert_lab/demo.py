@@ -1,6 +1,5 @@
 """`mabert demo`: converts and asks an encoder, pads a text, pretrains a small MaBERT, and writes a page of it all."""
 
-import dataclasses
 import itertools
 import os
 import random
@@ -72,7 +71,7 @@ def demo(
     teacher: str = TEACHER,
     tokens: int = TOKENS,
 ) -> dict[str, Any]:
-    """Runs the tour.
+    """Runs the tour; returns the content of the page, which is also in `demo.json`.
 
     Args:
         output: Folder for the models and `index.html`; must be new or empty. Default, the first such of `demo-out`,
@@ -81,9 +80,6 @@ def demo(
         steps: Pretraining steps; default, the recipe's.
         teacher: The encoder to convert. If it is not available, the tour says so and only pretrains.
         tokens: Tokens to convert it from; nearly all of a shorter text.
-
-    Returns:
-        The content of the page, which is also in `demo.json`.
 
     Raises:
         ValueError: If the folder is not empty, or there is too little text.
@@ -144,8 +140,7 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
             tokenizer.save_pretrained(staging)
     with step("pretraining"):
         recipe = load_recipe("demo")
-        data = dataclasses.replace(recipe.data, sources=[str(folder / "text.txt")], cache=str(folder / "cache"))
-        recipe = dataclasses.replace(recipe, data=data)
+        recipe.data.sources, recipe.data.cache = [str(folder / "text.txt")], str(folder / "cache")
         recipe = recipe if steps is None else recipe.at_budget(steps / recipe.training.steps)
         outcome = pretrain(recipe, folder / "pretrained", tokenizer=tokenizer)["outcome"]
         stages = [{"length": length, "steps": count} for length, count in recipe.steps_by_length()]
@@ -275,8 +270,7 @@ def used(folder: Path, judged: Any, held_out: list[str]) -> dict[str, Any]:
 
 def tune(folder: Path, examples: dict[str, Any], name: str) -> dict[str, Any]:
     """Fine-tunes a classifier, `pretrained` or `from scratch`, on the same data; returns its accuracy and history."""
-    place = folder / f"classifier-{name.replace(' ', '-')}"
-    anew = name == "from scratch"
+    place, anew = folder / f"classifier-{name.replace(' ', '-')}", name == "from scratch"
     recipe = FinetuneRecipe(learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True, from_scratch=anew)
     scores = finetune(folder / "pretrained", WORD_ORDER, examples, place, recipe, [0])["outcome"]["scores"]
     history = read_json(place / "seed-0" / RESULT)["history"]

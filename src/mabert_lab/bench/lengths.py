@@ -126,25 +126,17 @@ def run(
     sides = sides_of(rivals)
     protocol = QUICK if quick else replace(PROTOCOL, budget=budget / len(sides))
     with workers_of({name: side.contender for name, side in sides.items()}, device) as workers:
-        result: dict[str, Any] = {
-            "environment": measured_on(),
-            "variables": next(iter(workers.values())).ask("variables"),
-            "quick": quick,
-            "dtype": dtype,
-            "device": device,
-            "lengths": batches,
-            "speed": {},
-            "rows": [],
-        }
+        variables = next(iter(workers.values())).ask("variables")
+        result: dict[str, Any] = {"environment": measured_on(), "variables": variables, "quick": quick, "dtype": dtype}
+        result |= {"device": device, "lengths": batches, "speed": {}, "rows": []}
 
         def job(name: str, lengths: Sequence[int]) -> None:
             bench = Bench(protocol, workers)  # a new one, because the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), device, small=quick, texts=tuple(lengths))
             measured = bench.measure(cell, {key: side.layout for key, side in sides.items()})
-            result["rows"] += [
-                row_of(name, *side, lengths, row) for side, row in zip(sides.items(), measured, strict=True)
-            ]
-            rates = {row["side"]: row["tokens_per_second"] for row in result["rows"] if row["lengths"] == name}
+            rows = [row_of(name, *side, lengths, row) for side, row in zip(sides.items(), measured, strict=True)]
+            result["rows"] += rows
+            rates = {row["side"]: row["tokens_per_second"] for row in rows}
             ours = rates.pop("unpadded")
             result["speed"][name] = {side: ours / theirs for side, theirs in rates.items() if ours and theirs}
 

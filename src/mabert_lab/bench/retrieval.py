@@ -41,12 +41,8 @@ QUERY = 8
 """Minimum words of a query sentence; a shorter first sentence is joined with the next."""
 
 FILLER = (
-    "The kettle is on the stove.",
-    "Rain falls on the roof.",
-    "A dog sleeps by the door.",
-    "The clock in the hall is slow.",
-    "Someone has left a window open.",
-    "We will have soup again tonight.",
+    "The kettle is on the stove. Rain falls on the roof. A dog sleeps by the door. The clock in the hall is slow. "
+    "Someone has left a window open. We will have soup again tonight."
 )
 """Sentences that are repeated around a passkey."""
 
@@ -187,7 +183,7 @@ def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator
     sentences, and a fact in prose, at a random place."""
     words = round(length * WORDS_A_TOKEN)
     names = draws.sample([f"{first} {last}" for first in FIRST for last in LAST], FACTS)
-    filler = itertools.cycle(" ".join(FILLER).split())
+    filler = itertools.cycle(FILLER.split())
     keys = [f"The passkey of {name} is {draws.randrange(10_000, 100_000)}. Remember it." for name in names]
     texts = [put(key, list(itertools.islice(filler, words)), draws) for key in keys]
     yield Search("passkey", [f"What is the passkey of {name}?" for name in names], texts, length=length)

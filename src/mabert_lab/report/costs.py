@@ -232,21 +232,17 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
         for each, rows in found.items()
         if any(len(spans(rows, length, rule["less"], rule.get("from"))) for length in rule["at"])
     }
-    every = [(each, _judged(claim, each, rows)) for each, rows in (reach or found).items()]
+    asked = list(product(rule["at"], rule["less"], rule["than"]))
+    start = f"{rule['from']:,} to " if "from" in rule else "at "
+    length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
+    every = []
+    for condition, rows in (reach or found).items():
+        compared = [_held(rows, rule, *each, of=len(asked)) for each in asked]
+        settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
+        every.append((condition, verdict_on(claim, f"{length}{settings}{condition.place}", compared)))
     told = [(each, verdict) for each, verdict in every if verdict.verdict != UNMEASURED] or every
     papers = [verdict for each, verdict in told if each.profile == "paper"]
     yield from papers or [verdict for _, verdict in told]
-
-
-def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
-    """Judges a claim under one condition by every comparison at every length."""
-    rule = claim.rule
-    asked = list(product(rule["at"], rule["less"], rule["than"]))
-    compared = [_held(rows, rule, *each, of=len(asked)) for each in asked]
-    start = f"{rule['from']:,} to " if "from" in rule else "at "
-    length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
-    settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
-    return verdict_on(claim, f"{length}{settings}{condition.place}", compared)
 
 
 def _held(

@@ -49,7 +49,7 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
         ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
     """
     asked = [Path(path) for path in paths]
-    held: dict[str, _Held] = {}
+    held: dict[str, dict[str, list[tuple[Path, Any]]]] = {}
     left_out: dict[str, list[str]] = defaultdict(list)
     for given, path in _files(asked):
         folder = str(given) if apart and given.is_dir() else "files given by name"
@@ -74,11 +74,8 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
     return tuple(_found(whole, left_out[folder], folder if several else "") for folder, whole in held.items())
 
 
-_Held = dict[str, list[tuple[Path, Any]]]
-"""Files of a folder with what was read of each, by kind."""
-
-
-def _found(held: _Held, left_out: Sequence[str], folder: str) -> Found:
+def _found(held: Mapping[str, list[tuple[Path, Any]]], left_out: Sequence[str], folder: str) -> Found:
+    """Collects the files of a folder by kind, each with what was read of it."""
     studies, older = _latest(held["study"])
     measured = efficiency.merged(result for _, result in held["efficiency"]) if held["efficiency"] else None
     drifts, throughputs, engines = (

@@ -57,26 +57,15 @@ def drift(
     random: bool = True,
     unfinished: Path | None = None,
 ) -> dict[str, Any]:
-    """Measures the drift of texts under padding in every regime, on the model's device.
+    """Measures the drift of texts, the token ids of each with [CLS] and [SEP], under padding to so many positions, in
+    every regime, on the model's device.
 
-    The trained weights run in their own direction and convolution mode; random weights of the same sizes run in all.
+    The trained weights run in their own direction and convolution mode; random weights of the same sizes run in all, if
+    asked for, which takes six times as long. The file `unfinished`, see `unfinished_file`, keeps each row once it is
+    measured, and gives those of a call that was stopped.
 
-    Args:
-        model: The trained encoder.
-        texts: Token ids of each text, with [CLS] and [SEP].
-        pad_id: Token id of padding.
-        lengths: Numbers of padding positions per text.
-        random: Whether random weights run too, which takes six times as long as the trained ones.
-        unfinished: File that keeps each row once it is measured, and gives those of a call that was stopped, see
-            `unfinished_file`. None keeps nothing.
-
-    Returns:
-        ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`,
-        and under ``cls`` and ``mean`` the mean cosine distance at each length.
-
-    Raises:
-        ValueError: There are no texts.
-    """
+    Returns: ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of
+    `Regime`, and under ``cls`` and ``mean`` the mean cosine distance at each length."""
     if not texts:
         raise ValueError("there are no texts to pad")
     if unfinished:

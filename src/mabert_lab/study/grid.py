@@ -15,7 +15,7 @@ from mabert.files.reading import key_of
 from mabert.schema.check import Checked, check, check_part
 from mabert.schema.ranges import ONE_OR_MORE, Budgets, Range, Seeds
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders
-from mabert.train.written import read_yaml, set_field, with_overrides
+from mabert.train.written import read_yaml, with_overrides
 from mabert_lab.study.tasks import StudyTask
 
 logger = logging.getLogger(__name__)
@@ -221,9 +221,9 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
     """Converts fields with dotted names to nested sections."""
     content: dict[str, Any] = {}
     for name, value in fields.items():
-        changes: dict[str, Any] = {}
-        set_field(changes, name.split("."), value)
-        content = merged(content, changes)
+        for key in reversed(name.split(".")):
+            value = {key: value}
+        content = merged(content, value)
     return content
 
 
