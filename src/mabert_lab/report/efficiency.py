@@ -162,16 +162,15 @@ def merged(files: Iterable[Results]) -> Results:
 
 
 def _row(raw: Mapping[str, Any]) -> dict[str, Any]:
-    known = {"measure": MEASURES, "profile": PROFILES, "model": NAMES, "status": STATUSES}
-    for name, names in known.items():
+    for name, names in (("measure", MEASURES), ("profile", PROFILES), ("model", NAMES), ("status", STATUSES)):
         if raw[name] not in names:
             raise ValueError(f"{name} {raw[name]!r} of a row is none of {', '.join(names)}")
     number = "peak_mib" if raw["measure"] == "memory" else "median_ms"
     value = float(raw[number]) if raw["status"] == "measured" else math.nan
     # Files without counts are of protocols that called at least three times.
     anchors = None if raw.get("anchor_ms") is None else raw.get("anchor_samples", 3)
-    known = dict.fromkeys(("reason", "setting", *MAY_LACK)) | {"micro_batch": raw["batch"], **raw}
-    return known | {"value": value, "anchor_samples": anchors}
+    row = dict.fromkeys(("reason", "setting", *MAY_LACK)) | {"micro_batch": raw["batch"], **raw}
+    return row | {"value": value, "anchor_samples": anchors}
 
 
 @cache
