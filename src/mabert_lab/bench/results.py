@@ -99,11 +99,8 @@ def record(
 
 
 def take_over(result: dict[str, Any], folder: Path, name: str) -> None:
-    """Adds what the newest file of the same request holds.
-
-    The request is all that the result holds before anything is measured, on the same device by the same sources and
-    versions of torch and Triton.
-    """
+    """Adds what the newest file of the same request holds. A request is all that a result holds before anything is
+    measured, on the same device by the same sources and versions of torch and Triton."""
     asked = json.loads(to_json({key: value for key, value in result.items() if value not in ([], {})}))
     here = asked.pop("environment")
     for path in sorted(folder.glob(f"*-{name}.json"), reverse=True):

@@ -144,11 +144,9 @@ class Bench:
         return list(self.rows.values())
 
     def groups(self, cell: Cell) -> list[list[str]]:
-        """Returns the groups of sides that are in memory together.
-
-        All sides form one group. In training, where a model holds sixteen bytes per parameter and gigabytes of freed
-        activations, each rival forms a pair with MaBERT, whose samples come from all pairs.
-        """
+        """Returns the groups of sides that are in memory together: all sides, but in training, where a model holds
+        sixteen bytes per parameter and gigabytes of freed activations, each rival with MaBERT, whose samples come from
+        all pairs."""
         sides = list(self.workers)
         if cell.measure != "training" or cell.small:
             return [sides]

@@ -63,11 +63,8 @@ class Worker:
         self._pipe: Connection | None = None
 
     def ask(self, question: str, *arguments: Any, limit: float = START) -> Any:
-        """Calls a method of `Answers` in the process; starts the process if there is none.
-
-        Raises:
-            CellError: ``too slow`` after `limit` seconds, which ends the process; or the error in it.
-        """
+        """Calls a method of `Answers` in the process; starts the process if there is none. CellError is ``too slow``
+        after `limit` seconds, which ends the process, or the error in it."""
         pipe = self._pipe or self._start()
         try:
             pipe.send((question, arguments))

@@ -38,15 +38,12 @@ TOKENIZERS = "tokenizers"
 
 @dataclass
 class Row:
-    """A model of an arm: its pretraining or conversion, and its fine-tunings by task.
-
-    A converted arm has a row for each of its conversions, at the whole budget.
-    """
+    """A model of an arm: its pretraining, or one of its conversions at the whole budget, and its fine-tunings."""
 
     arm: str
     budget: float
     pretraining: str
-    finetunings: dict[str, str] = field(default_factory=dict)
+    finetunings: dict[str, str] = field(default_factory=dict)  # by task
 
 
 @dataclass
