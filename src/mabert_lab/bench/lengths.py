@@ -118,7 +118,7 @@ def run(
         RuntimeError: An operator is wrong on the GPU; nothing was timed.
     """
     dtype = fast_dtype(device) if dtype is None else check(Dtype, dtype, "dtype")
-    more = 8 if device == "cuda" else 1  # a GPU takes longer batches
+    more = 8 if device == "cuda" else 1  # a GPU has room for more texts
     batches = {name: draw(*how, more * texts) for name, (how, texts) in NORMAL.items()}
     batches |= {name: pick(lengths, more * TEXTS) for name, lengths in (own or {}).items()}
     if quick:

@@ -220,7 +220,7 @@ def run(
     Args:
         models: See `rankers_of`.
         data: Documents as `mabert pretrain` takes them, on which no model was trained; None asks `questions` alone.
-        output: Folder for the result: `scores`, by method a list of `measured` for each task.
+        output: Folder for the result, which has `scores`, by method a list of `measured` for each task.
         questions: A table of questions of one's own, see `own_search`.
         tasks: Names of the searches of `data` to make; default, all of them.
     """

@@ -64,8 +64,13 @@ def drift(
     asked for, which takes six times as long. The file `unfinished`, see `unfinished_file`, keeps each row once it is
     measured, and gives those of a call that was stopped.
 
-    Returns: ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of
-    `Regime`, and under ``cls`` and ``mean`` the mean cosine distance at each length."""
+    Returns:
+        ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`,
+        and under ``cls`` and ``mean`` the mean cosine distance at each length.
+
+    Raises:
+        ValueError: There are no texts.
+    """
     if not texts:
         raise ValueError("there are no texts to pad")
     if unfinished:
