@@ -1,6 +1,5 @@
 """`mabert demo`: converts and asks an encoder, pads a text, pretrains a small MaBERT, and writes a page of it all."""
 
-import dataclasses
 import itertools
 import os
 import random
@@ -72,7 +71,7 @@ def demo(
     teacher: str = TEACHER,
     tokens: int = TOKENS,
 ) -> dict[str, Any]:
-    """Runs the tour.
+    """Runs the tour; returns the content of the page, which is also in `demo.json`.
 
     Args:
         output: Folder for the models and `index.html`; must be new or empty. Default, the first such of `demo-out`,
@@ -81,9 +80,6 @@ def demo(
         steps: Pretraining steps; default, the recipe's.
         teacher: The encoder to convert. If it is not available, the tour says so and only pretrains.
         tokens: Tokens to convert it from; nearly all of a shorter text.
-
-    Returns:
-        The content of the page, which is also in `demo.json`.
 
     Raises:
         ValueError: If the folder is not empty, or there is too little text.
@@ -144,8 +140,7 @@ def walk(folder: Path, text: Sequence[str] | None, steps: int | None, teacher: s
             tokenizer.save_pretrained(staging)
     with step("pretraining"):
         recipe = load_recipe("demo")
-        data = dataclasses.replace(recipe.data, sources=[str(folder / "text.txt")], cache=str(folder / "cache"))
-        recipe = dataclasses.replace(recipe, data=data)
+        recipe.data.sources, recipe.data.cache = [str(folder / "text.txt")], str(folder / "cache")
         recipe = recipe if steps is None else recipe.at_budget(steps / recipe.training.steps)
         outcome = pretrain(recipe, folder / "pretrained", tokenizer=tokenizer)["outcome"]
         stages = [{"length": length, "steps": count} for length, count in recipe.steps_by_length()]
@@ -189,10 +184,7 @@ def help_topics() -> list[str]:
 
 def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
     """Makes the data sets `train` and `validation` of plain sentences, half of them scrambled; none is in both.
-
-    Raises:
-        ValueError: If there are too few sentences.
-    """
+    ValueError if there are too few sentences."""
     known = dict.fromkeys(filter(scrambled, sentences(learnt)))
     others = [each for each in sentences(held_out) if each not in known and scrambled(each)]
     if min(len(known), len(others)) < 50:
@@ -212,9 +204,7 @@ def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
 
 def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[Path, int]:
     """Returns the teacher's folder, and the number of tokens to convert it from: those wanted, or what the texts have.
-
-    Raises FileNotFoundError if the teacher is not available, ValueError if there is hardly any text.
-    """
+    FileNotFoundError if the teacher is not available, ValueError if there is hardly any text."""
     place, there = find(name).path, 0
     tokenizer = load_tokenizer(str(place))
     for text in texts:
@@ -238,16 +228,12 @@ def asked(topics: Sequence[str], held_out: Sequence[str]) -> tuple[Sequence[str]
 
 
 def search(student: TextModel, teacher: TextModel, questions: Sequence[str], passages: Sequence[str]) -> dict[str, Any]:
-    """Returns the first passage that student and teacher find for each question.
-
-    Returns:
-        `passages`, their number; `alike`, the mean cosine between the two models' vectors of a passage; and `answers`,
-        for each question both models' best passage and its cosine, and the rank of the teacher's passage for the
-        student.
-    """
+    """Returns `passages`, their number; `alike`, the mean cosine between the two models' vectors of a passage; and
+    `answers`, for each question both models' best passage and its cosine, and the rank of the teacher's passage for the
+    student."""
     ours, theirs = (embed(model, passages) for model in (student, teacher))
     answers = []
-    scores = (embed(student, questions) @ ours.T, embed(teacher, questions) @ theirs.T)
+    scores = embed(student, questions) @ ours.T, embed(teacher, questions) @ theirs.T
     for question, mine, right in zip(questions, *scores, strict=True):
         best, first = int(mine.argmax()), int(right.argmax())
         found = {"question": question, "answer": passages[best], "cosine": float(mine[best])}
@@ -284,8 +270,7 @@ def used(folder: Path, judged: Any, held_out: list[str]) -> dict[str, Any]:
 
 def tune(folder: Path, examples: dict[str, Any], name: str) -> dict[str, Any]:
     """Fine-tunes a classifier, `pretrained` or `from scratch`, on the same data; returns its accuracy and history."""
-    place = folder / f"classifier-{name.replace(' ', '-')}"
-    anew = name == "from scratch"
+    place, anew = folder / f"classifier-{name.replace(' ', '-')}", name == "from scratch"
     recipe = FinetuneRecipe(learning_rates=[5e-4], epochs=3, batch_size=32, truncate=True, from_scratch=anew)
     scores = finetune(folder / "pretrained", WORD_ORDER, examples, place, recipe, [0])["outcome"]["scores"]
     history = read_json(place / "seed-0" / RESULT)["history"]

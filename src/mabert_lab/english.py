@@ -7,9 +7,6 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-FEWEST_WORDS, MOST_WORDS = 6, 40
-"""Minimum and maximum words of a plain sentence."""
-
 FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -27,8 +24,6 @@ _ABBREVIATION = re.compile(
 )
 _PLAIN = re.compile(r"[A-Z][a-z]*(?:[,;:]? [A-Za-z]+(?:['-][A-Za-z]+)*)+[.!?]")
 _LEFT_OUT = {"test", "tests", "pydoc_data", "site-packages", "dist-packages"}
-_SHARE = 0.25
-"""Minimum share of function words in a sentence; a heading or a list of names has fewer."""
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -42,41 +37,29 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def sentences(documents: Iterable[str]) -> Iterator[str]:
-    """Yields the plain sentences of documents in their order, each once.
+    """Yields the plain sentences of documents, whose paragraphs blank lines separate, in their order, each once.
 
     They have 6 to 40 words of letters, commas, semicolons and colons, at least a quarter of them function words; they
     begin with a capital and end with a full stop, a question or an exclamation mark.
-
-    Args:
-        documents: Texts; blank lines separate paragraphs.
     """
     seen: set[str] = set()
     for document in documents:
         for paragraph in re.split(r"\n[^\S\n]*\n", document):
             for sentence in split_sentences(" ".join(paragraph.split())):
                 words = sentence.lower().split()
-                rare = sum(word in FUNCTION_WORDS for word in words) < _SHARE * len(words)
-                if (
-                    rare
-                    or sentence in seen
-                    or not (FEWEST_WORDS <= len(words) <= MOST_WORDS and _PLAIN.fullmatch(sentence))
-                ):
-                    continue
-                seen.add(sentence)
-                yield sentence
+                # At least a quarter are function words; a heading or a list of names has fewer.
+                prose = sum(word in FUNCTION_WORDS for word in words) >= len(words) / 4
+                if prose and sentence not in seen and 6 <= len(words) <= 40 and _PLAIN.fullmatch(sentence):
+                    seen.add(sentence)
+                    yield sentence
 
 
 def installed_documentation(folders: Iterable[str | Path] | None = None) -> list[str]:
-    """Returns the plain sentences of the triple-quoted strings in Python source.
+    """Returns the plain sentences of the triple-quoted strings in Python source: a document per source file of some
+    folders (default, the standard library and the installed packages), none with a sentence of another.
 
     Nothing is imported or run. Tests and Python's own help are left out. The same installation always gives the same
     documents.
-
-    Args:
-        folders: Folders of source; default, the standard library and the installed packages.
-
-    Returns:
-        A document per source file; none has a sentence of another.
     """
     seen: set[str] = set()
     documents = []

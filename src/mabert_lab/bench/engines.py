@@ -40,11 +40,7 @@ def compiled(model: PreTrainedModel) -> Callable[..., Any]:
 
 
 class ByGraph:
-    """Runs a model's forward by a CUDA graph, captured for the shape of its input.
-
-    Raises:
-        ValueError: The model is on no GPU.
-    """
+    """Runs a model's forward by a CUDA graph, captured for the shape of its input; ValueError if it is on no GPU."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         if model.device.type != "cuda":
@@ -66,13 +62,6 @@ class ByGraph:
         self.outputs = self.model(input_ids=self.ids)
 
 
-Change = Callable[[Plain, Path], None]
-"""Changes an exported graph's file in place."""
-
-CALIBRATING = 8
-"""Number of batches that calibrate the range of activations."""
-
-
 def quantize_dynamically(plain: Plain, file: Path) -> None:
     """Quantizes a graph's products in place, for 8-bit weights and activations with one scale per activation tensor."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -87,24 +76,24 @@ def calibrate(plain: Plain, file: Path) -> None:
     import nncf
     import openvino
 
-    batches = [plain.sample(rows=4, time=min(128, plain.longest or 128), seed=seed) for seed in range(CALIBRATING)]
+    batches = [plain.sample(rows=4, time=min(128, plain.longest or 128), seed=seed) for seed in range(8)]
     named = [{name: x.numpy() for name, x in zip(plain.names, inputs, strict=True)} for inputs in batches]
     read = openvino.Core().read_model(file)
     with contextlib.redirect_stdout(io.StringIO()):
-        short = nncf.quantize(read, nncf.Dataset(named), model_type=nncf.ModelType.TRANSFORMER, subset_size=CALIBRATING)
+        short = nncf.quantize(read, nncf.Dataset(named), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(named))
     openvino.save_model(short, file.with_stem("short"), compress_to_fp16=False)
     for suffix in (".xml", ".bin"):
         file.with_stem("short").with_suffix(suffix).replace(file.with_suffix(suffix))
 
 
 def running(
-    runtime: type[OnnxRuntime | OpenVino], model: PreTrainedModel, *, change: Change = lambda plain, file: None
+    runtime: type[OnnxRuntime | OpenVino],
+    model: PreTrainedModel,
+    *,
+    change: Callable[[Plain, Path], None] = lambda plain, file: None,
 ) -> Callable[..., Any]:
-    """Exports a model, changes its graph, and opens it in a runtime, with as many threads as torch has.
-
-    Raises:
-        ValueError: The runtime does not support the model's dtype.
-    """
+    """Exports a model, changes its graph, and opens it in a runtime, with as many threads as torch has. ValueError if
+    the runtime does not support the model's dtype."""
     dtype = model.dtype
     if dtype not in runtime.DTYPES:
         raise ValueError(f"{runtime.__name__} computes in {', '.join(map(str, runtime.DTYPES))}, the model in {dtype}")
@@ -154,11 +143,8 @@ class Contender(NamedTuple):
 
 
 def contender(name: str) -> Contender:
-    """Resolves ``NAME`` or ``NAME:ENGINE``, where NAME is a family, a preset, a folder or a hub model.
-
-    Raises:
-        ValueError: There is no such family or engine (lists the known ones), or the engine's package is missing.
-    """
+    """Resolves ``NAME`` or ``NAME:ENGINE``, where NAME is a family, a preset, a folder or a hub model. ValueError if
+    there is no such model or engine (lists the known ones), or the engine's package is missing."""
     model, engine = split(name)
     if engine not in ("", *ENGINES):
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")
@@ -166,13 +152,15 @@ def contender(name: str) -> Contender:
         check_installed("onnx", "onnxscript", engine.removesuffix("-int8"))
         if engine == "openvino-int8":
             check_installed("nncf")
-    if model in PRESETS or (model not in FAMILIES and is_model(model)):
-        config = PRESETS[model][1]() if model in PRESETS else open_model(model).config
-        return Contender(family_of(config), engine, config)
-    if model not in FAMILIES:
+    if model in FAMILIES:
+        return Contender(FAMILIES[model], engine, None)
+    try:
+        config = PRESETS[model][1]() if model in PRESETS else open_model(find(model)).config
+    except OSError:
         known = ", ".join((*FAMILIES, *PRESETS))
-        raise ValueError(f"there is no model {model!r}; there are {known}, minilm, model folders and names of the hub")
-    return Contender(FAMILIES[model], engine, None)
+        message = f"there is no model {model!r}; there are {known}, minilm, model folders and names of the hub"
+        raise ValueError(message) from None
+    return Contender(family_of(config), engine, config)
 
 
 def split(name: str) -> tuple[str, str]:
@@ -181,20 +169,9 @@ def split(name: str) -> tuple[str, str]:
     return (model, engine) if colon and "/" not in engine else (name, "")
 
 
-def is_model(name: str) -> bool:
-    """Checks whether a name that is not a family's leads to a model's configuration."""
-    try:
-        find(name)
-    except OSError:
-        return False
-    return True
-
-
 def title_of(name: str) -> str:
     """Returns a contender's title in tables."""
     model, engine = split(name)
-    if model in PRESETS:
-        title = PRESETS[model][0]
-    else:
-        title = FAMILIES[model].title if model in FAMILIES else Path(model).name
+    title = PRESETS[model][0] if model in PRESETS else Path(model).name
+    title = FAMILIES[model].title if model in FAMILIES else title
     return title + (f", {engine}" if engine else "")

@@ -33,10 +33,6 @@ NORMAL = {"N(256,64)": ((256, 64, 512), 16), "N(4096,1024)": ((4096, 1024, 8192)
 TEXTS = 16
 """Texts per batch of the user's own."""
 
-GPU_TEXTS = 8
-"""Factor on the number of texts per batch on a GPU."""
-
-SHORTEST = 16
 RIVALS = ("bert", "modernbert")
 """Default contenders besides MaBERT."""
 
@@ -77,7 +73,7 @@ PROTOCOL = Protocol(warm=1, least=3, limit=400.0)
 def draw(mean: float, deviation: float, longest: int, texts: int) -> list[int]:
     """Draws lengths from a normal distribution, clipped to 16 and ``longest``; always the same ones."""
     normal = torch.randn(texts, generator=torch.Generator().manual_seed(0))
-    return (mean + deviation * normal).round().clamp(SHORTEST, longest).int().tolist()
+    return (mean + deviation * normal).round().clamp(16, longest).int().tolist()
 
 
 def pick(lengths: Sequence[int], texts: int = TEXTS) -> list[int]:
@@ -100,11 +96,11 @@ def run(
     device: str = "cpu",
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Measures every side at every distribution of lengths; prints, returns and optionally writes the result.
+    """Measures every side at every distribution of lengths; see `mabert_lab.bench.results`.
 
     Args:
-        quick: Use small models, two short texts and one round to test that everything runs; ignore the numbers.
-        output: Folder for the dated JSON file; None writes nothing.
+        quick: Whether to run small models on two short texts.
+        output: Folder for the dated JSON file.
         own: Lengths of the user's texts in tokens, by name, in addition to the drawn ones.
         dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
         rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.
@@ -122,7 +118,7 @@ def run(
         RuntimeError: An operator is wrong on the GPU; nothing was timed.
     """
     dtype = fast_dtype(device) if dtype is None else check(Dtype, dtype, "dtype")
-    more = GPU_TEXTS if device == "cuda" else 1
+    more = 8 if device == "cuda" else 1  # a GPU has room for more texts
     batches = {name: draw(*how, more * texts) for name, (how, texts) in NORMAL.items()}
     batches |= {name: pick(lengths, more * TEXTS) for name, lengths in (own or {}).items()}
     if quick:
@@ -130,37 +126,27 @@ def run(
     sides = sides_of(rivals)
     protocol = QUICK if quick else replace(PROTOCOL, budget=budget / len(sides))
     with workers_of({name: side.contender for name, side in sides.items()}, device) as workers:
-        result: dict[str, Any] = {
-            "environment": measured_on(),
-            "variables": next(iter(workers.values())).ask("variables"),
-            "quick": quick,
-            "dtype": dtype,
-            "device": device,
-            "lengths": batches,
-            "speed": {},
-            "rows": [],
-        }
-        layouts = {name: side.layout for name, side in sides.items()}
+        variables = next(iter(workers.values())).ask("variables")
+        result: dict[str, Any] = {"environment": measured_on(), "variables": variables, "quick": quick, "dtype": dtype}
+        result |= {"device": device, "lengths": batches, "speed": {}, "rows": []}
 
         def job(name: str, lengths: Sequence[int]) -> None:
             bench = Bench(protocol, workers)  # a new one, because the next texts may be shorter
             cell = Cell("throughput", "best", dtype, max(lengths), device, small=quick, texts=tuple(lengths))
-            measured = zip(sides.items(), bench.measure(cell, layouts), strict=True)
-            rows = [row_of(name, key, side, lengths, row) for (key, side), row in measured]
+            measured = bench.measure(cell, {key: side.layout for key, side in sides.items()})
+            rows = [row_of(name, *side, lengths, row) for side, row in zip(sides.items(), measured, strict=True)]
             result["rows"] += rows
-            result["speed"][name] = speeds(rows)
+            rates = {row["side"]: row["tokens_per_second"] for row in rows}
+            ours = rates.pop("unpadded")
+            result["speed"][name] = {side: ours / theirs for side, theirs in rates.items() if ours and theirs}
 
         jobs = {name: partial(job, name, lengths) for name, lengths in batches.items()}
         return record(result, jobs, show, output, "lengths", resume)
 
 
 def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) -> dict[str, Any]:
-    """Returns one side's row on one batch.
-
-    Returns:
-        ``lengths``, the batch's name; ``side``, its key; the counts ``texts``, ``tokens`` and ``padded_tokens``;
-        ``tokens_per_second`` at the median, without padding; and the row's status, reason and times.
-    """
+    """Returns one side's row on one batch: the names of both, counts, ``tokens_per_second`` at the median, without
+    padding, and the row's status, reason and times."""
     tokens = len(lengths) * even(lengths) if side.layout == "even" else sum(lengths)
     return {
         "lengths": name,
@@ -174,31 +160,16 @@ def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) ->
     }
 
 
-def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Divides the unpadded run's tokens per second by each other measured side's."""
-    found = {row["side"]: row["tokens_per_second"] for row in rows if row["tokens_per_second"] is not None}
-    ours = found.pop("unpadded", None)
-    return {} if ours is None else {side: ours / theirs for side, theirs in found.items()}
-
-
 def show(console: Console, result: dict[str, Any]) -> None:
     """Prints a table of the sides by batch."""
     title = f"texts of uneven length, {result['dtype']}, {place_of(result)}"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
-    lines = [
-        (row["lengths"], row["title"], f"{row['padded_tokens']:,}", *_numbers(row, result["speed"]))
-        for row in result["rows"]
-    ]
-    numbers = ("tokens", "ms", "range", "tokens/s", "gain")
-    console.print(table(title, ("lengths", "side"), numbers, lines, caption))
-
-
-def _numbers(row: Mapping[str, Any], speed: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
-    if row["status"] != "measured":
-        return row["status"], "", "", ""
-    ratio = speed[row["lengths"]].get(row["side"])
-    return (
-        *times_of(row),
-        f"{row['tokens_per_second']:,.0f}",
-        f"{ratio:.2f}" if ratio else "",
-    )
+    lines = []
+    for row in result["rows"]:
+        numbers = [row["status"], "", "", ""]
+        if row["status"] == "measured":
+            ratio = result["speed"][row["lengths"]].get(row["side"])
+            numbers = [*times_of(row), f"{row['tokens_per_second']:,.0f}", f"{ratio:.2f}" if ratio else ""]
+        lines.append((row["lengths"], row["title"], f"{row['padded_tokens']:,}", *numbers))
+    heads = ("lengths", "side"), ("tokens", "ms", "range", "tokens/s", "gain")
+    console.print(table(title, *heads, lines, caption))

@@ -50,7 +50,6 @@ def forget_peak() -> bool:
 
 
 _COPIED_BYTES = 256 << 20
-_SAMPLES = 7
 
 
 def copy_rate(device: str) -> float:
@@ -63,7 +62,7 @@ def copy_rate(device: str) -> float:
         synchronise(device)
 
     copy()
-    return 2 * source.nbytes / min(timed(copy) for _ in range(_SAMPLES))
+    return 2 * source.nbytes / min(timed(copy) for _ in range(7))
 
 
 def synchronise(device: str) -> None:

@@ -31,25 +31,18 @@ PAPER_LENGTHS = LENGTHS[:5]
 
 Measure = Literal["memory", "latency", "training"]
 
-OF_ENGINES = "engines"
-"""Kind of results with contenders other than families run by torch."""
-
 OF_BATCHES = "batches"
 """Kind of results with batches whose rows were named; the paper's tables have none."""
 
-ONE_TEXT = Read(lambda shape: (0, shape) if isinstance(shape, int) else shape)
-
-Shape = Annotated[tuple[Annotated[int, Range(0, 2**20)], Tokens], ONE_TEXT]
+Shape = Annotated[
+    tuple[Annotated[int, Range(0, 2**20)], Tokens], Read(lambda shape: (0, shape) if isinstance(shape, int) else shape)
+]
 """Rows and tokens of each; no rows, or tokens alone, for one text, in training for 32."""
 
 
 @dataclass(frozen=True)
 class Plan(Checked):
-    """A set of measurements.
-
-    Raises:
-        ValueError: A requested name is unknown.
-    """
+    """A set of measurements; ValueError if a requested name is unknown."""
 
     models: Sequence[str] = tuple(FAMILIES)  # names of contenders, see `mabert_lab.bench.engines.contender`
     measures: Sequence[Measure] = typing.get_args(Measure)
@@ -62,9 +55,10 @@ class Plan(Checked):
 
     @property
     def kind(self) -> str:
+        """The kind of results: ``engines`` have contenders other than families run by torch."""
         if any(rows for rows, _ in self.shapes()):
             return OF_BATCHES
-        return "efficiency" if set(self.models) <= set(FAMILIES) else OF_ENGINES
+        return "efficiency" if set(self.models) <= set(FAMILIES) else "engines"
 
     def shapes(self) -> list[Shape]:
         """Returns rows and tokens of each batch, shortest first."""
@@ -115,9 +109,8 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: boo
         bench = Bench(plan.protocol, workers)
 
         def job(cell: Cell) -> None:
-            rows = len(cell.texts)
             for row in map(asdict, bench.measure(cell)):
-                if rows:
+                if rows := len(cell.texts):
                     tokens, took = 1e3 * rows * cell.length, row["median_ms"]
                     row |= {"batch": rows, "tokens_per_second": None if took is None else tokens / took}
                 result["rows"].append(row)

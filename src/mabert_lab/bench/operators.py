@@ -6,7 +6,7 @@ built. Nothing is timed unless the operators agree with the reference on this ma
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -144,10 +144,9 @@ def _on_gpu(calls: dict[tuple[str, str], Callable[[], object]], **limits: Any) -
         waited(call, 1)
         counts[side] = max(1, round(SAMPLE / timed(partial(waited, call, 1))))
     found = interleave({side: partial(waited, call, counts[side]) for side, call in calls.items()}, **limits)
-    times = ("median_ms", "fastest_ms", "slowest_ms")
     return {
-        side: replace(spread, **{name: getattr(spread, name) / counts[side] for name in times})
-        for side, spread in found.items()
+        side: Spread(each.median_ms / n, each.fastest_ms / n, each.slowest_ms / n, each.samples)
+        for (side, each), n in zip(found.items(), counts.values(), strict=True)
     }
 
 
@@ -161,11 +160,7 @@ def _peak(call: Callable[[], object]) -> int:
 
 def refuse_unless_correct(device: str = "cpu") -> None:
     """Compares both operators, forward and backward, with the reference in float64: in float32 and bf16, and on a GPU
-    in rows that are processed whole and rows that are split in time.
-
-    Raises:
-        RuntimeError: An operator is wrong on this machine.
-    """
+    in rows that are processed whole and rows that are split in time. RuntimeError if one is wrong on this machine."""
     torch.manual_seed(0)
     for (batch, length), dtype in product(((1, 70), (2, 400)), WRONG):
         for function, make in ((selective_scan, scan_inputs), (depthwise_conv1d, conv_inputs)):
@@ -222,8 +217,7 @@ def _transformers_scan(**inputs: Tensor) -> Tensor:
     from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
     turned = _of_steps(inputs, lambda x: x.mT)
-    order = [turned[name] for name in _SCAN_INPUTS]
-    return mamba_selective_scan(*order, delta_softplus=True).transpose(1, 2)
+    return mamba_selective_scan(*(turned[name] for name in _SCAN_INPUTS), delta_softplus=True).mT
 
 
 def _mambapy_scan(**inputs: Tensor) -> Tensor:
@@ -243,8 +237,8 @@ def _mamba_ssm_scan(**inputs: Tensor) -> Tensor:
 
 def _torch_conv(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     channels, width = weight.shape
-    y = conv1d(u.transpose(1, 2), weight.unsqueeze(1), bias, padding=width - 1, groups=channels)
-    return silu(y[..., : u.shape[1]]).transpose(1, 2).contiguous()
+    y = conv1d(u.mT, weight.unsqueeze(1), bias, padding=width - 1, groups=channels)
+    return silu(y[..., : u.shape[1]]).mT.contiguous()
 
 
 def _sides(operator: str, dtype: torch.dtype, length: int, device: str) -> dict[str, Call]:
@@ -295,8 +289,7 @@ def _memory(length: int) -> dict[str, float]:
     from mabert.ops.cpu.scan_backward import working_bytes
 
     inputs = scan_inputs(length, torch.float32)
-    tensors = [inputs[name] for name in _SCAN_INPUTS]
-    _, states = scan_op(*tensors, None, None, True, False, True, "cpu")
+    _, states = scan_op(*(inputs[name] for name in _SCAN_INPUTS), None, None, True, False, True, "cpu")
     every_state = 4 * inputs["u"].numel() * STATE
     backward = working_bytes(inputs["u"], inputs["A"])
     return {

@@ -24,9 +24,6 @@ from mabert.files.writing import write_json
 from mabert.machine.environment import environment
 from mabert.machine.progress import Bar
 
-Job = Callable[[], None]
-"""Measures something and adds it to a result."""
-
 
 def measured_on() -> dict[str, Any]:
     """Returns date, machine, versions, commit, and the checksum of the sources, since not every copy has a commit."""
@@ -57,14 +54,14 @@ def write(result: dict[str, Any], folder: Path, name: str) -> Path:
 
 def record(
     result: dict[str, Any],
-    jobs: Mapping[str, Job],
+    jobs: Mapping[str, Callable[[], None]],
     show: Callable[[Console, dict[str, Any]], None],
     output: Path | None,
     name: str,
     resume: bool = False,
 ) -> dict[str, Any]:
     """Runs the jobs with a progress bar; after each, prints its numbers and writes the result, whose tables it prints
-    at the end.
+    at the end; returns the result.
 
     Args:
         result: The jobs add to it; holds `measured_on` under ``environment``. Each row names its ``job``.
@@ -74,9 +71,6 @@ def record(
         name: Name of the measurement, the end of the file's name.
         resume: Whether to go on with the folder's file of the same request, see `take_over`. Jobs of which a row failed
             are run again, after those that are missing.
-
-    Returns:
-        The result.
     """
     if resume and output is not None:
         take_over(result, output, name)
@@ -105,11 +99,8 @@ def record(
 
 
 def take_over(result: dict[str, Any], folder: Path, name: str) -> None:
-    """Adds what the newest file of the same request holds.
-
-    The request is all that the result holds before anything is measured, on the same device by the same sources and
-    versions of torch and Triton.
-    """
+    """Adds what the newest file of the same request holds. A request is all that a result holds before anything is
+    measured, on the same device by the same sources and versions of torch and Triton."""
     asked = json.loads(to_json({key: value for key, value in result.items() if value not in ([], {})}))
     here = asked.pop("environment")
     for path in sorted(folder.glob(f"*-{name}.json"), reverse=True):

@@ -41,12 +41,8 @@ QUERY = 8
 """Minimum words of a query sentence; a shorter first sentence is joined with the next."""
 
 FILLER = (
-    "The kettle is on the stove.",
-    "Rain falls on the roof.",
-    "A dog sleeps by the door.",
-    "The clock in the hall is slow.",
-    "Someone has left a window open.",
-    "We will have soup again tonight.",
+    "The kettle is on the stove. Rain falls on the roof. A dog sleeps by the door. The clock in the hall is slow. "
+    "Someone has left a window open. We will have soup again tonight."
 )
 """Sentences that are repeated around a passkey."""
 
@@ -68,15 +64,9 @@ class Search:
 
 
 def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
-    """Makes all searches from a collection of documents; definitions are asked if enough documents have one.
-
-    Args:
-        documents: At least `ARTICLES` of them must have a number of words within `LENGTH_IN_WORDS`.
-        seed: Seed of the choice of articles and of the hidden facts and their places.
-
-    Raises:
-        ValueError: If there are fewer; the message says how many.
-    """
+    """Makes all searches from documents, of which at least `ARTICLES` must have a number of words within
+    `LENGTH_IN_WORDS`; definitions are asked if enough of these have one. The seed is of the choice of articles and of
+    the hidden facts and their places."""
     least, most = LENGTH_IN_WORDS
     there = [document for document in documents if least <= len(document.split()) <= most]
     if len(there) < ARTICLES:
@@ -86,12 +76,8 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
     draws = random.Random(seed)
     articles = draws.sample(there, ARTICLES)
     hidden = [hide(length, articles, draws) for length in LENGTHS]
-    by_article = [
-        by_first_sentence(articles),
-        by_second_half(articles),
-        by_late_sentence(articles, draws),
-        by_common_words(articles),
-    ]
+    by_article = [by_first_sentence(articles), by_second_half(articles)]
+    by_article += [by_late_sentence(articles, draws), by_common_words(articles)]
     defined = [article for article in there if definition_in(next(sentences_of(article)))]
     if len(defined) >= ARTICLES:
         by_article.append(by_definition(draws.sample(defined, ARTICLES)))
@@ -100,10 +86,7 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
 
 def own_search(path: str) -> Search:
     """Reads questions of one's own, a table of `question` and `text`; each should find its text among all texts.
-
-    Raises:
-        ValueError: If a row lacks one of them, or there are fewer than two texts.
-    """
+    ValueError if a row lacks one of them, or there are fewer than two texts."""
     questions, texts = [], []
     for line, row in read_rows(Path(path), ("question", "text")):
         questions.append(text_in(row, "question", f"{path}, line {line}"))
@@ -200,7 +183,7 @@ def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator
     sentences, and a fact in prose, at a random place."""
     words = round(length * WORDS_A_TOKEN)
     names = draws.sample([f"{first} {last}" for first in FIRST for last in LAST], FACTS)
-    filler = itertools.cycle(" ".join(FILLER).split())
+    filler = itertools.cycle(FILLER.split())
     keys = [f"The passkey of {name} is {draws.randrange(10_000, 100_000)}. Remember it." for name in names]
     texts = [put(key, list(itertools.islice(filler, words)), draws) for key in keys]
     yield Search("passkey", [f"What is the passkey of {name}?" for name in names], texts, length=length)
@@ -232,17 +215,14 @@ def run(
     tasks: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Measures models, BM25 and TF-IDF, each model together with BM25, and its whole texts and best passages together
-    with it; prints the tables, and writes a dated file after each method.
+    with it; see `mabert_lab.bench.results`.
 
     Args:
         models: See `rankers_of`.
         data: Documents as `mabert pretrain` takes them, on which no model was trained; None asks `questions` alone.
-        output: Folder for the result.
+        output: Folder for the result, which has `scores`, by method a list of `measured` for each task.
         questions: A table of questions of one's own, see `own_search`.
         tasks: Names of the searches of `data` to make; default, all of them.
-
-    Returns:
-        `scores`, by method a list of `measured` for each task; `data`, `questions` and `precision`.
     """
     searches = [] if data is None else searches_of(itertools.islice(read_documents(data), DOCUMENTS))
     if tasks is not None:
@@ -252,13 +232,8 @@ def run(
         searches = [search for search in searches if search.name in tasks]
     searches += [] if questions is None else [own_search(questions)]
     found: dict[str, list[tuple[np.ndarray, float]]] = {}
-    result: dict[str, Any] = {
-        "environment": measured_on(),
-        "data": data,
-        "questions": questions,
-        "precision": resolve_precision("auto"),
-        "scores": {},
-    }
+    result: dict[str, Any] = {"environment": measured_on(), "data": data, "questions": questions}
+    result |= {"precision": resolve_precision("auto"), "scores": {}}
 
     def add(row: str, *ways: str) -> None:
         result["scores"][row] = [
@@ -292,12 +267,8 @@ def timed(ranker: Ranker, search: Search) -> tuple[np.ndarray, float]:
 
 
 def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
-    """Sums up the scores of one method on one search.
-
-    Returns:
-        `task`, `length`, the numbers of `texts` and of `queries`; `top1`, the share of queries whose text ranks first,
-        with its 95% interval after Wilson (1927); `mrr10`, the mean reciprocal rank within the top ten; `ms`.
-    """
+    """Sums up the scores of one method on one search: `top1` is the share of queries whose text ranks first, with its
+    95% interval after Wilson (1927), `mrr10` the mean reciprocal rank within the top ten."""
     places = places_of(scores, search.own)
     first = int((places == 1).sum())
     return {
@@ -313,12 +284,8 @@ def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
 
 
 def places_of(scores: np.ndarray, own: Sequence[int] | None = None) -> np.ndarray:
-    """Returns the rank of each query's own text, from 1, (queries,); ties rank before it.
-
-    Args:
-        scores: (queries, texts).
-        own: Index of each query's text; default, that of the query.
-    """
+    """Returns the rank of each query's own text (an index; default, that of the query), from 1, (queries,), by scores,
+    (queries, texts); ties rank before it."""
     queries = np.arange(len(scores))
     return (scores >= scores[queries, queries if own is None else own][:, None]).sum(1)
 

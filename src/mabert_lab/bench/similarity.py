@@ -15,21 +15,14 @@ from mabert.infer.model import load
 from mabert_lab.bench.engines import split
 from mabert_lab.bench.results import measured_on, write
 
-COLUMNS = ("text_a", "text_b", "label")
-
 TASKS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
 """Labelled splits of each task that no model here was trained on; published embedders were trained on STS-B's
 `train`."""
 
 
 def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
-    """Measures models and writes a dated file.
-
-    Args:
-        models: Model folders, hub names, teachers installed as packages, or `minilm`. Each embeds as its folder says,
-            in its saved precision or the one after a colon (``minilm:int8``).
-        data: GLUE's folder or hub name.
-        output: Folder for the result.
+    """Measures models on GLUE's data and writes a dated file. Each embeds as its folder says, in its saved precision or
+    the one after a colon (``minilm:int8``).
 
     Returns:
         By model, Spearman's correlation between cosine and score (`stsb`) and the average precision of the cosine for
@@ -51,7 +44,9 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
 def pairs_of(task: str, data: str, splits: Sequence[str]) -> tuple[list[str], list[str], np.ndarray]:
     """Returns first and second texts of a task, and labels (pairs,)."""
     there = load_glue(task, data, splits)
-    first, second, labels = ([x for each in splits for x in column(there[each], name)] for name in COLUMNS)
+    first, second, labels = (
+        [x for each in splits for x in column(there[each], name)] for name in ("text_a", "text_b", "label")
+    )
     return first, second, np.asarray(labels, float)
 
 

@@ -193,7 +193,6 @@ class TrainingStep:
             rows //= 2
 
     def loss(self) -> Tensor:
-        """Computes the micro-batch's loss, a scalar."""
         with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
             if not self.sparse:
                 return self.model(input_ids=self.ids, labels=self.labels).loss
@@ -208,7 +207,6 @@ class TrainingStep:
         synchronise(self.device)
 
     def update(self) -> None:
-        """Runs the optimizer step."""
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=self.micro_batch == self.batch)
         synchronise(self.device)

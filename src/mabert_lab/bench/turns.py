@@ -23,11 +23,7 @@ ANCHOR = "mabert"
 
 @dataclass(frozen=True)
 class Protocol(Checked):
-    """How sides are timed (Table A2, shortened on slow machines).
-
-    Raises:
-        ValueError: A number is out of its range.
-    """
+    """How sides are timed (Table A2, shortened on slow machines)."""
 
     # Calls that are not counted; fewer after `warm_seconds`, but at least one.
     warm: Annotated[int, Range(0, 10**9)] = 20
@@ -67,15 +63,8 @@ def take_turns(
     """Samples the sides in turns.
 
     Each side's samples are spread evenly over the whole, and the side whose next sample is due first runs next. So a
-    time in which the machine is slower affects the samples of all sides, few or many.
-
-    Args:
-        sides: Functions that return a sample, by name.
-        protocol: How many samples to take.
-        failed: Called with name, error and samples of a side that raises CellError; the samples are dropped.
-
-    Returns:
-        The samples of each side that did not fail.
+    time in which the machine is slower affects the samples of all sides, few or many. `failed` gets name, error and
+    samples of a side that raises CellError; returned are the samples of the others.
     """
     samples: dict[str, list[Sample]] = {side: [] for side in sides}
     while waiting := {side: protocol.place(taken) for side, taken in samples.items() if protocol.part(taken) < 1}:
@@ -139,15 +128,8 @@ class Bench:
         self.given_up: dict[tuple[str, ...], CellError] = {}
 
     def measure(self, cell: Cell, layouts: Mapping[str, str] | None = None) -> list[Row]:
-        """Measures all sides in one cell.
-
-        Args:
-            cell: What to measure.
-            layouts: Layout of the texts by side; default, the cell's.
-
-        Returns:
-            One row per side, in order.
-        """
+        """Measures all sides in one cell; returns a row per side, in order. `layouts` are those of the texts by side,
+        if they are not the cell's."""
         self.cells = {side: replace(cell, layout=(layouts or {}).get(side, cell.layout)) for side in self.workers}
         self.rows = {
             side: Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, worker.name)
@@ -162,11 +144,9 @@ class Bench:
         return list(self.rows.values())
 
     def groups(self, cell: Cell) -> list[list[str]]:
-        """Returns the groups of sides that are in memory together.
-
-        All sides form one group. In training, where a model holds sixteen bytes per parameter and gigabytes of freed
-        activations, each rival forms a pair with MaBERT, whose samples come from all pairs.
-        """
+        """Returns the groups of sides that are in memory together: all sides, but in training, where a model holds
+        sixteen bytes per parameter and gigabytes of freed activations, each rival with MaBERT, whose samples come from
+        all pairs."""
         sides = list(self.workers)
         if cell.measure != "training" or cell.small:
             return [sides]
@@ -174,7 +154,6 @@ class Bench:
         return [[side for side in sides if side in (ANCHOR, rival)] for rival in rivals]
 
     def warm(self, side: str) -> None:
-        """Warms a model up."""
         spent = 0.0
         for call in range(self.protocol.warm):
             spent += self.sample(side, 1 if call else FIRST_CALL).spent

@@ -21,21 +21,18 @@ from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample, make
 
-GLIBC = (2, 36)
-"""The oldest glibc seen to keep blocks of any size; older ones may silently refuse more than 32 MiB."""
-
 
 def kept() -> int:
     """Returns the bytes of freed memory that the C library keeps, also its threshold for mapping blocks separately."""
     name, version = platform.libc_ver()
-    recent = name == "glibc" and tuple(map(int, version.split(".")[:2])) >= GLIBC
+    # The oldest glibc seen to keep blocks of any size; older ones may silently refuse more than 32 MiB.
+    recent = name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 36)
     return LARGEST_KEPT[0] if recent else LARGEST_KEPT[1]
 
 
 ALLOCATION = {
-    "GLIBC_TUNABLES": ":".join(
-        ("glibc.malloc.hugetlb=1", f"glibc.malloc.mmap_threshold={kept()}", f"glibc.malloc.trim_threshold={kept()}")
-    )
+    "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={kept()}"
+    f":glibc.malloc.trim_threshold={kept()}"
 }
 """Makes the C library request huge pages and keep freed memory. Otherwise a rival's new score matrices in every layer
 are touched page by page: DeBERTa took 4.1 instead of 2.4 s for 1,024 tokens. Without keeping freed memory, BERT took 7
@@ -66,11 +63,8 @@ class Worker:
         self._pipe: Connection | None = None
 
     def ask(self, question: str, *arguments: Any, limit: float = START) -> Any:
-        """Calls a method of `Answers` in the process; starts the process if there is none.
-
-        Raises:
-            CellError: ``too slow`` after `limit` seconds, which ends the process; or the error in it.
-        """
+        """Calls a method of `Answers` in the process; starts the process if there is none. CellError is ``too slow``
+        after `limit` seconds, which ends the process, or the error in it."""
         pipe = self._pipe or self._start()
         try:
             pipe.send((question, arguments))
@@ -125,11 +119,8 @@ class Worker:
 
 @contextlib.contextmanager
 def workers_of(contenders: Mapping[str, str], device: str) -> Iterator[dict[str, Worker]]:
-    """Yields a worker per side, from contenders by side; their processes end with the block.
-
-    Raises:
-        RuntimeError: An operator is wrong on the GPU, on which nothing is to be timed then.
-    """
+    """Yields a worker per side, from contenders by side; their processes end with the block. RuntimeError if an
+    operator is wrong on the GPU, on which nothing is to be timed then."""
     if device == "cuda":
         refuse_unless_correct(device)
     with contextlib.ExitStack() as stack:

@@ -175,16 +175,15 @@ def plan_of(options: argparse.Namespace) -> Any:
 
     of_paper = options.profile == ["paper"]
     protocol = PAPER if of_paper and options.budget is None else Protocol()
-    asked = {
-        "models": options.models,
-        "measures": options.measure,
-        "profiles": options.profile,
-        "dtypes": options.dtype,
-        "lengths": options.lengths or (PAPER_LENGTHS if of_paper else None),
-        "device": options.device,
-        "protocol": replace(protocol, **given(limit=options.limit, budget=options.budget)),
-    }
-    return Plan(**given(**asked))
+    asked = given(
+        models=options.models,
+        measures=options.measure,
+        profiles=options.profile,
+        dtypes=options.dtype,
+        lengths=options.lengths or (PAPER_LENGTHS if of_paper else None),
+    )
+    protocol = replace(protocol, **given(limit=options.limit, budget=options.budget))
+    return Plan(**asked, device=options.device, protocol=protocol)
 
 
 def given(**options: Any) -> dict[str, Any]:

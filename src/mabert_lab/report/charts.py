@@ -47,15 +47,8 @@ def line_chart(
     dots: bool = False,
     marks: Sequence[float] = (),
 ) -> str:
-    """Draws curves over one axis, as SVG.
-
-    Args:
-        lines: x and y values by name.
-        x_label: Label of x with its unit; x is a count.
-        y_label: Label of y with its unit.
-        dots: Whether to mark each point, if there are few.
-        marks: x values of vertical lines: of a pretraining, where its windows change length.
-    """
+    """Draws curves over one axis, as SVG, from x (a count) and y by name. Few points may be marked (`dots`); `marks`
+    are x values of vertical lines: of a pretraining, where its windows change length."""
     figure, axes = panels((6.4, 3.2))
     many = len(lines) > len(COLOURS)
     colours = [colour for colour, _ in LOOKS.values()] if many else COLOURS

@@ -70,7 +70,7 @@ def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str,
         return {name: (steps, [row[place] for row in rows]) for place, name in enumerate(names)}
     found = {"mean of the cores": (steps, [sum(row) / len(row) for row in rows])}
     if len(rows[0]) > 1:
-        found |= {"worst core": (steps, [max(row) for row in rows]), "best core": (steps, [min(row) for row in rows])}
+        found |= {"worst core": (steps, list(map(max, rows))), "best core": (steps, list(map(min, rows)))}
     return found
 
 

@@ -28,6 +28,7 @@ from mabert_lab.report.efficiency import (
     Results,
     code_of,
     machine_of,
+    papers_results,
     ratio,
     spans,
 )
@@ -39,6 +40,9 @@ GROUPS: dict[str, Sequence[str]] = {
     "the same without DeBERTa": tuple(model for model in paper.BASELINES if model != "deberta"),
     "BERT alone": ("bert",),
 }
+
+HEADLINE_LENGTH = 4096
+"""Length in tokens of the paper's headline."""
 
 PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
 """The paper's tables of sizes and costs."""
@@ -52,15 +56,13 @@ def efficiency_page(results: Results) -> Page:
 
 def headlines(results: Results) -> pd.DataFrame:
     """Makes a table of the paper's headline under every condition."""
-    short = letters(results)
-    rows = [("the paper", *(f"{paper.headline(measure):.2f}" for measure in MEASURES))]
-    for condition, tables in results.tables.items():
-        here = [
-            _ratio(tables[measure], paper.HEADLINE_LENGTH, paper.BASELINES) if measure in tables else MISSING
-            for measure in MEASURES
-        ]
-        rows.append((name_of(condition, short), *here))
-    title = f"The mean of the paper's five baselines over MaBERT at {paper.HEADLINE_LENGTH:,} tokens"
+    short, (printed,) = letters(results), papers_results().tables.values()
+    every = {"the paper": printed} | {name_of(each, short): tables for each, tables in results.tables.items()}
+    rows = [
+        (name, *(_ratio(own.get(measure), HEADLINE_LENGTH, paper.BASELINES) for measure in MEASURES))
+        for name, own in every.items()
+    ]
+    title = f"The mean of the paper's five baselines over MaBERT at {HEADLINE_LENGTH:,} tokens"
     notes = ["Above 1, MaBERT needs less."]
     if any(mark in cell for row in rows for cell in row[1:] for mark in ("over", "≥")):
         notes.append(
@@ -126,18 +128,13 @@ def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.Dat
 def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Tabulates ratios by length: to the paper's mean, to parts of it, and to the lowest rival, each above the
     paper's."""
-    lengths, printed, body = sorted(rows["length"].unique()), paper.TABLES[measure].mean, []
+    lengths, (printed,) = sorted(rows["length"].unique()), papers_results().tables.values()
+    body = []
     for group, rivals in GROUPS.items():
-        body.append((group, *(_ratio(rows, length, rivals) for length in lengths)))
-        theirs = [f"{paper.headline(measure, each, rivals):.2f}" if each in printed else MISSING for each in lengths]
-        body.append((f"{group}, in the paper", *theirs))
-    lowest, models = [], rows.index.unique("model").drop("mabert", errors="ignore")
-    for length in lengths:
-        middles = pd.Series({model: span.middle for model, span in spans(rows, length, models).items()}, dtype=float)
-        lowest.append(_lowest((middles / rows["value"].get(("mabert", length), math.nan)).dropna()))
-    body.append(("lowest measured rival", *lowest))
-    rivals = printed.drop("mabert") / printed.loc["mabert"]
-    body.append(("lowest rival, in the paper", *(_lowest(rivals.get(length, pd.Series())) for length in lengths)))
+        for name, own in ((group, rows), (f"{group}, in the paper", printed[measure])):
+            body.append((name, *(_ratio(own, length, rivals) for length in lengths)))
+    for name, own in (("lowest measured rival", rows), ("lowest rival, in the paper", printed[measure])):
+        body.append((name, *(_lowest(own, length) for length in lengths)))
     return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
 
 
@@ -198,8 +195,8 @@ def _heads(lengths: Iterable[int]) -> list[str]:
     return [f"{length:,}" for length in lengths]
 
 
-def _ratio(rows: pd.DataFrame, length: int, rivals: Sequence[str]) -> str:
-    found = ratio(rows, length, rivals)
+def _ratio(rows: pd.DataFrame | None, length: int, rivals: Sequence[str]) -> str:
+    found = None if rows is None else ratio(rows, length, rivals)
     if found is None or (found.value is None and found.at_least is None):
         return MISSING
     some = "" if found.counted == len(rivals) else f" over {found.counted} of {len(rivals)}"
@@ -207,7 +204,10 @@ def _ratio(rows: pd.DataFrame, length: int, rivals: Sequence[str]) -> str:
     return known if found.at_least is None else f"≥ {found.at_least:.2f}" + (f" ({known})" if known else "")
 
 
-def _lowest(ratios: pd.Series) -> str:
+def _lowest(rows: pd.DataFrame, length: int) -> str:
+    found = spans(rows, length, rows.index.unique("model").drop("mabert", errors="ignore"))
+    middles = pd.Series({model: span.middle for model, span in found.items()}, dtype=float)
+    ratios = (middles / rows["value"].get(("mabert", length), math.nan)).dropna()
     return f"{ratios.min():.2f} ({NAMES[ratios.idxmin()]})" if len(ratios) else MISSING
 
 
@@ -232,21 +232,17 @@ def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
         for each, rows in found.items()
         if any(len(spans(rows, length, rule["less"], rule.get("from"))) for length in rule["at"])
     }
-    every = [(each, _judged(claim, each, rows)) for each, rows in (reach or found).items()]
+    asked = list(product(rule["at"], rule["less"], rule["than"]))
+    start = f"{rule['from']:,} to " if "from" in rule else "at "
+    length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
+    every = []
+    for condition, rows in (reach or found).items():
+        compared = [_held(rows, rule, *each, of=len(asked)) for each in asked]
+        settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
+        every.append((condition, verdict_on(claim, f"{length}{settings}{condition.place}", compared)))
     told = [(each, verdict) for each, verdict in every if verdict.verdict != UNMEASURED] or every
     papers = [verdict for each, verdict in told if each.profile == "paper"]
     yield from papers or [verdict for _, verdict in told]
-
-
-def _judged(claim: Claim, condition: Condition, rows: pd.DataFrame) -> Verdict:
-    """Judges a claim under one condition by every comparison at every length."""
-    rule = claim.rule
-    asked = list(product(rule["at"], rule["less"], rule["than"]))
-    compared = [_held(rows, rule, *each, of=len(asked)) for each in asked]
-    start = f"{rule['from']:,} to " if "from" in rule else "at "
-    length = f"{start}{rule['at'][0]:,} tokens, " if len(rule["at"]) == 1 else ""
-    settings = "" if condition.profile == "paper" else f"{condition.profile} settings, "
-    return verdict_on(claim, f"{length}{settings}{condition.place}", compared)
 
 
 def _held(

@@ -53,14 +53,9 @@ class Page:
 
 
 def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
-    """Makes a page from a template, which places a figure by ``figure(name, svg, description)``.
-
-    Args:
-        template: A Markdown template in the folder of templates.
-        title: Title of the page.
-        folder: Folder of the figures' files, relative to the page.
-        context: Variables of the template; text is put on one line, and HTML is escaped.
-    """
+    """Makes a page from a Markdown template, which places a figure by ``figure(name, svg, description)``. Text among
+    its variables (`context`) is put on one line, and HTML is escaped; `folder` is that of the figures' files, relative
+    to the page."""
     drawn: dict[str, str] = {}
 
     def figure(name: str, svg: str | None, description: str) -> Markup:
@@ -90,14 +85,8 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], not
 def with_best(
     frame: pd.DataFrame, columns: Iterable[int], lowest: bool = False, by: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Sets the best number of each column in bold, unless all are equal.
-
-    Args:
-        frame: The table; its numbers are compared as written.
-        columns: Indices of the columns.
-        lowest: Whether the lowest number is the best.
-        by: Columns; only rows that agree in them are compared.
-    """
+    """Sets the best number of each column (by index) in bold, unless all are equal as written. Only rows that agree in
+    the columns `by` are compared."""
     groups = frame.groupby(list(by), sort=False).indices.values() if by else [frame.index]
     for rows, column in product(groups, list(columns)):
         values = frame.iloc[rows, column].map(number).dropna()

@@ -177,9 +177,6 @@ def _grows(curves: Mapping[str, Sequence[float]]) -> list[Comparison]:
     return [Comparison("", sign, numbers=", ".join(ends), value=sign, needs=needs) for sign in signs]
 
 
-_FLOOR = 1e-16
-
-
 def farthest_chart(drifts: Drifts) -> str:
     """Draws the largest distance of any vector for trained weights: a panel for attention masked and one for not, a
     line for each model and side of the padding, a mark for each masking."""
@@ -219,10 +216,10 @@ def drift_chart(result: Drift) -> str:
             for row in rows:
                 if (row["side"], row["attention"]) == (side, attention):
                     label, colour, style = MASKINGS[row["masking"]]
-                    heights = [max(distance, _FLOOR) for distance in row[vector]]
+                    heights = [max(distance, 1e-16) for distance in row[vector]]
                     axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
             axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
-            with_grid(axes, yscale="log", ylim=(_FLOOR / 3, 3), xlabel="padded positions", ylabel="cosine distance")
+            with_grid(axes, yscale="log", ylim=(1e-16 / 3, 3), xlabel="padded positions", ylabel="cosine distance")
             axes.label_outer()
     return _with_legend(figure, every[0][0])
 

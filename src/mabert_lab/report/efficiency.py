@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -125,12 +125,8 @@ class Results:
 
 
 def read_results(content: Mapping[str, Any], file: str) -> Results:
-    """Checks the measurements in a file.
-
-    Raises:
-        KeyError: It lacks a field.
-        ValueError: It has no rows, is from a trial run, or names what is not known.
-    """
+    """Checks the measurements in a file. KeyError if it lacks a field; ValueError if it has no rows, is from a trial
+    run, or names what is not known."""
     if content["quick"]:
         raise ValueError("a quick trial run, whose numbers say nothing; measure without --quick")
     if not content["rows"]:
@@ -166,20 +162,25 @@ def merged(files: Iterable[Results]) -> Results:
 
 
 def _row(raw: Mapping[str, Any]) -> dict[str, Any]:
-    known = {"measure": MEASURES, "profile": PROFILES, "model": NAMES, "status": STATUSES}
-    for name, names in known.items():
+    for name, names in (("measure", MEASURES), ("profile", PROFILES), ("model", NAMES), ("status", STATUSES)):
         if raw[name] not in names:
             raise ValueError(f"{name} {raw[name]!r} of a row is none of {', '.join(names)}")
     number = "peak_mib" if raw["measure"] == "memory" else "median_ms"
+    value = float(raw[number]) if raw["status"] == "measured" else math.nan
     # Files without counts are of protocols that called at least three times.
     anchors = None if raw.get("anchor_ms") is None else raw.get("anchor_samples", 3)
-    return {
-        **dict.fromkeys(("reason", "setting", *MAY_LACK)),
-        "micro_batch": raw["batch"],
-        **raw,
-        "value": float(raw[number]) if raw["status"] == "measured" else math.nan,
-        "anchor_samples": anchors,
-    }
+    row = dict.fromkeys(("reason", "setting", *MAY_LACK)) | {"micro_batch": raw["batch"], **raw}
+    return row | {"value": value, "anchor_samples": anchors}
+
+
+@cache
+def papers_results() -> Results:
+    """Returns the paper's memory and times as results without a spread."""
+    source = Source("paper", datetime.min.replace(tzinfo=UTC), {})
+    printed = {measure: paper.TABLES[measure].mean.stack() for measure in MEASURES}
+    rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()
+    about = Condition("paper", "bfloat16", "cuda")._asdict() | dict.fromkeys(("at_least", *MAY_LACK), math.nan)
+    return Results(rows.assign(**about, status="measured", source=[source] * len(rows)), {}, (source,))
 
 
 class Ratio(NamedTuple):
@@ -210,16 +211,11 @@ class Span(NamedTuple):
 
 
 def spans(rows: pd.DataFrame, length: int, models: Iterable[str], start: int | None = None) -> dict[str, Span]:
-    """Returns the costs of models at a length, or their growth from a shorter one, of those for which it is known.
+    """Returns the costs of models at a length, or their growth from a shorter one (`start`), of those for which it is
+    known, from the rows of one table.
 
     A model that took turns only with MaBERT is scaled by MaBERT's own median over its median in those turns, so that a
     slower time of the machine does not count against any. What shrinks has grown by 0.
-
-    Args:
-        rows: Rows of one table.
-        length: Tokens.
-        models: Keys of `NAMES`.
-        start: The shorter length, to measure growth.
     """
     found = {model: _span(rows, length, model) for model in models if (model, length) in rows.index}
     if start is not None:

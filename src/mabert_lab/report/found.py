@@ -40,18 +40,16 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
     A file given by name must be complete. A file in a folder that is incomplete or from a trial run goes to `left_out`.
 
     Args:
-        paths: JSON files, and folders to search; JSON of other kinds is ignored.
+        paths: JSON files, and folders to search; JSON of other kinds is ignored. Files given by name count as one
+            folder.
         apart: Whether to keep folders apart, instead of reading everything as if it were in one.
-
-    Returns:
-        What each folder with results holds, in the order given; files given by name count as one folder.
 
     Raises:
         FileNotFoundError: A path is missing.
         ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
     """
     asked = [Path(path) for path in paths]
-    held: dict[str, _Held] = {}
+    held: dict[str, dict[str, list[tuple[Path, Any]]]] = {}
     left_out: dict[str, list[str]] = defaultdict(list)
     for given, path in _files(asked):
         folder = str(given) if apart and given.is_dir() else "files given by name"
@@ -76,18 +74,14 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
     return tuple(_found(whole, left_out[folder], folder if several else "") for folder, whole in held.items())
 
 
-_Held = dict[str, list[tuple[Path, Any]]]
-"""Files of a folder with what was read of each, by kind."""
-
-
-def _found(held: _Held, left_out: Sequence[str], folder: str) -> Found:
-    def named(kind: str) -> tuple[tuple[str, Any], ...]:
-        return tuple((path.name, result) for path, result in held[kind])
-
+def _found(held: Mapping[str, list[tuple[Path, Any]]], left_out: Sequence[str], folder: str) -> Found:
+    """Collects the files of a folder by kind, each with what was read of it."""
     studies, older = _latest(held["study"])
     measured = efficiency.merged(result for _, result in held["efficiency"]) if held["efficiency"] else None
-    others = named("drift"), named("throughput"), named("engines")
-    return Found(studies, measured, *others, (*older, *left_out), folder)
+    drifts, throughputs, engines = (
+        tuple((path.name, result) for path, result in held[kind]) for kind in ("drift", "throughput", "engines")
+    )
+    return Found(studies, measured, drifts, throughputs, engines, (*older, *left_out), folder)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
@@ -168,9 +162,6 @@ def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], l
             names = (before, path) if before.name == path.name else (before.name, path.name)
             older.append(f"`{names[0]}`: `{names[1]}` is a later state of the same study at the same scale")
         latest[study.name, study.scale] = path, study
-    order = list(QUESTIONS.values())
-
-    def place(study: Study) -> tuple[int, str, str]:
-        return order.index(study.question) if study.question else len(order), study.name, study.scale
-
-    return tuple(sorted((study for _, study in latest.values()), key=place)), older
+    order = [*QUESTIONS.values(), None]
+    places = {study: (order.index(study.question), study.name, study.scale) for _, study in latest.values()}
+    return tuple(sorted(places, key=places.__getitem__)), older

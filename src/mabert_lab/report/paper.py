@@ -69,17 +69,6 @@ GLUE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0
 """Tables of the models by share of the pretraining steps."""
 
 
-HEADLINE_LENGTH = 4096
-"""Length in tokens of the paper's headline."""
-
-
-def headline(measure: str, length: int = HEADLINE_LENGTH, rivals: Sequence[str] = BASELINES) -> float:
-    """Returns the mean of the rivals' numbers over MaBERT's, unrounded, of ``memory``, ``latency`` or ``training`` at a
-    length in tokens; KeyError if the table has no such length or model."""
-    column = TABLES[measure].mean[length]
-    return fmean(column[list(rivals)]) / float(column["mabert"])
-
-
 HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "not measured"
 
 DEPENDS = "depends on where"

@@ -76,13 +76,9 @@ def score_table(study: Study) -> pd.DataFrame:
         f"significantly or not. The average is over {study.named(keys)}, of the {study.unit}s that have all of them.",
         *_uneven(study, chain.from_iterable(arm.scores.count() for arm in study.arms)),
     ]
-    samples = [
-        f"{each.name}, with {each.train:,} training rows" for each in study.columns if each.sample and each.train
-    ]
-    if samples:
-        notes.append(
-            f"Scores on other rows than the official task's are not scores on that task: {'; '.join(samples)}."
-        )
+    if samples := [each for each in study.columns if each.sample and each.train]:
+        told = "; ".join(f"{each.name}, with {each.train:,} training rows" for each in samples)
+        notes.append(f"Scores on other rows than the official task's are not scores on that task: {told}.")
     frame = _table(study, "measured here", cells, notes)
     first = frame.shape[1] - len(study.columns) - 1
     frame = with_best(frame, range(first, frame.shape[1]), by=list(frame.columns[1:first]))
@@ -187,8 +183,7 @@ def task_table(study: Study) -> pd.DataFrame:
         (each.heading, *(written(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
         for each in study.columns
     ]
-    head = ("task", "training rows", "scored on", "epochs", "source")
-    return table(f"{study.title}: tasks", head, rows)
+    return table(f"{study.title}: tasks", ("task", "training rows", "scored on", "epochs", "source"), rows)
 
 
 def failures(study: Study) -> list[str]:
@@ -500,11 +495,8 @@ def _unlearnt(study: Study, arms: Iterable[Arm], columns: Iterable[str]) -> Iter
 
 
 def arm_averages(study: Study) -> pd.DataFrame:
-    """Averages each arm over the tasks in `Study.averaged`; one row per arm.
-
-    Columns are ``arm``, ``budget``, ``mean``, ``std``, ``seeds`` and ``paper``, the paper's average over the same
-    tasks; missing values are NaN.
-    """
+    """Averages each arm over the tasks in `Study.averaged`; one row per arm, with the paper's average over the same
+    tasks; missing values are NaN."""
     wanted, rows = study.averaged, []
     papers = [each.paper for each in study.columns if each.key in wanted and each.paper in paper.TASKS]
     for arm in study.arms:

@@ -57,10 +57,8 @@ def summary(scores: Iterable[float]) -> tuple[float, float, int]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Returns the percentile interval of the mean; None for fewer than two values.
-
-    It takes all resamples of up to six values; for more values, 20,000 resamples are drawn, always the same.
-    """
+    """Returns the percentile interval of the mean, over all resamples of up to six values, or over 20,000, always the
+    same ones, of more; None for fewer than two values."""
     if len(values) < 2:
         return None
     ordered = np.sort(np.array(values))  # so that the draws do not depend on the order of the values
@@ -68,8 +66,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
         drawn = stats.bootstrap((ordered,), np.mean, n_resamples=20_000, method="percentile", rng=0)
         return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
     means = ordered[np.indices((len(values),) * len(values)).reshape(len(values), -1)].mean(axis=0)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    return tuple(np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist())
 
 
 def difference(gaps: pd.Series) -> Difference | None:
@@ -78,12 +75,10 @@ def difference(gaps: pd.Series) -> Difference | None:
     if not values.size:
         return None
     low, high = interval(values) or (None, None)
-    if values.size < 2:
-        p_value = None
-    elif values.std() <= _ROUNDING:  # the test would divide by zero
-        p_value = float(abs(values.mean()) <= _ROUNDING)
-    else:
-        p_value = float(stats.ttest_1samp(values, 0).pvalue)
+    p_value = None
+    if values.size > 1:  # where all gaps are equal, the test would divide by zero
+        equal = values.std() <= _ROUNDING
+        p_value = float(abs(values.mean()) <= _ROUNDING if equal else stats.ttest_1samp(values, 0).pvalue)
     return Difference(float(values.mean()), low, high, p_value, values.size)
 
 
@@ -242,10 +237,8 @@ class Study:
 
     def variant(self, arm: Arm) -> str:
         """Returns the part of an arm's name that is not the paper's: the second part of ``none, both directions``.
-
         Empty for a row of the paper, and if the reference has no such variant at this budget or the arm is that
-        variant. These arms are compared with the plain reference.
-        """
+        variant: these are compared with the plain reference."""
         variant = arm.name.partition(", ")[2]
         reference = self.arm(f"{self.reference}, {variant}", arm.budget)
         return variant if arm.paper is None and reference is not None and reference is not arm else ""
@@ -287,12 +280,8 @@ def percent(share: float) -> str:
 
 
 def read_study(content: Mapping[str, Any]) -> Study:
-    """Checks the content of a study's file and makes it a record.
-
-    Raises:
-        KeyError: It lacks a field.
-        ValueError: It has another version, no usable name, or scores that are no numbers.
-    """
+    """Checks the content of a study's file and makes it a record. KeyError if it lacks a field; ValueError if it has
+    another version, no usable name, or scores that are no numbers."""
     from mabert.files.reading import shown
 
     if content.get("version") != VERSION:

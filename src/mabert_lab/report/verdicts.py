@@ -1,17 +1,15 @@
 """Judges every claim of the paper by the results that were found, and by the paper's own tables."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from itertools import chain
 from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report import costs, drift, efficiency, paper, scores
+from mabert_lab.report import costs, drift, paper, scores
 from mabert_lab.report.document import table
-from mabert_lab.report.efficiency import Results
+from mabert_lab.report.efficiency import Results, papers_results
 from mabert_lab.report.found import Found
 from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, claims, overall
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
@@ -29,13 +27,9 @@ def judged(found: Found) -> pd.DataFrame:
             head, _, machine = each.place.partition(" on ")
             short = f"{head} on {letters[machine]}" if machine in letters else each.place
             weakest = each.numbers if claim.rule.get("most") else each.numbers.rpartition("; weakest ")[-1]
-            told = {
-                "short": short,
-                "marked": f"{short}; {each.mark}" if each.mark else short,
-                "weakest": weakest,
-                "where": f"{short}: {weakest}" if each.numbers and claim.kind == "costs" else short,
-            }
-            rows.append({**vars(each), **told})
+            marked = f"{short}; {each.mark}" if each.mark else short
+            where = f"{short}: {weakest}" if each.numbers and claim.kind == "costs" else short
+            rows.append({**vars(each), "short": short, "marked": marked, "weakest": weakest, "where": where})
     return pd.DataFrame(rows)
 
 
@@ -69,23 +63,12 @@ def papers_study(question: str) -> Study:
     label = next(label for label, each in QUESTIONS.items() if each == question)
     tables = paper.GLUE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
     columns = tuple(Column(key, task["title"], task["metric"], key) for key, task in paper.TASKS.items())
-    arms = tuple(
-        Arm(row, row, budget, {}, table.mean.loc[[row]].reset_index(drop=True))
-        for budget, table in tables.items()
-        for row in table.mean.index
-    )
+    arms = []
+    for budget, printed in tables.items():
+        rows = printed.mean
+        arms += [Arm(row, row, budget, {}, rows.loc[[row]].reset_index(drop=True)) for row in rows.index]
     reference = {"pattern": "MMTMMTMMTMMT", "components": "full", "pooling": "map"}.get(question, "mabert")
-    return Study(question, question, label, "", reference, "the paper", (), {}, columns, arms, exact=True)
-
-
-def papers_results() -> Results:
-    """Returns the paper's memory and times as results without a spread."""
-    source = efficiency.Source("paper", datetime.min.replace(tzinfo=UTC), {})
-    printed = {measure: paper.TABLES[measure].mean.stack() for measure in efficiency.MEASURES}
-    rows = pd.concat(printed, names=["measure", "model", "length"]).rename("value").reset_index()
-    about = efficiency.Condition("paper", "bfloat16", "cuda")._asdict()
-    about |= dict.fromkeys(("at_least", *efficiency.MAY_LACK), math.nan)
-    return Results(rows.assign(**about, status="measured", source=[source] * len(rows)), {}, (source,))
+    return Study(question, question, label, "", reference, "the paper", (), {}, columns, tuple(arms), exact=True)
 
 
 def claim_tables(every: Sequence[Found]) -> dict[str, Any]:

@@ -30,22 +30,9 @@ def report(every: Sequence[Found], folder: str = "") -> Page:
             most = max((int(arm.scores.count().max()) for arm in study.arms if len(arm.scores)), default=0)
             if most < LEAST_PAIRS and not study.converts:  # conversions judge no claim
                 few.append(f"{study.title}{found.whence} ({most})")
-    return page(
-        "report.md",
-        TITLE,
-        folder,
-        every=every,
-        folded=True,
-        few=few,
-        claims=claim_tables(every),
-        absent=absent(every),
-        origins=_origins(every),
-        costs=costs,
-        drift=drift,
-        paper=paper,
-        scores=scores,
-        throughput_table=throughput_table,
-    )
+    shown: dict[str, Any] = {"every": every, "few": few, "claims": claim_tables(every), "absent": absent(every)}
+    shown |= {"origins": _origins(every), "throughput_table": throughput_table, "folded": True}
+    return page("report.md", TITLE, folder, **shown, costs=costs, drift=drift, paper=paper, scores=scores)
 
 
 def absent(every: Sequence[Found]) -> list[paper.Table]:
@@ -57,15 +44,13 @@ def absent(every: Sequence[Found]) -> list[paper.Table]:
 
 
 def write_report(every: Sequence[Found], output: Path) -> list[Path]:
-    """Writes the page as HTML, without its folded parts as Markdown, the Markdown's figures, and all numbers as CSV.
+    """Writes the page as HTML, without its folded parts as Markdown, the Markdown's figures, and all numbers as CSV;
+    returns the files, the page first.
 
     Args:
         every: As from `find`.
         output: The page, ``NAME.html``; ``NAME.md`` and the folder ``NAME`` are written beside it. Files of an earlier
             report that this one does not write are removed from the folder.
-
-    Returns:
-        The written files, the page first.
 
     Raises:
         ValueError: The output is not an ``.html`` file, or would overwrite a file that no earlier report wrote.
@@ -93,12 +78,9 @@ def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
     brackets. Earlier versions measured this."""
     cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
-    models = {row["model"] for row in result["rows"]}
-    rows = [
-        (name, *(cells.get((model, each), MISSING) for each in collections))
-        for model, name in efficiency.NAMES.items()
-        if model in models
-    ]
+    measured = {row["model"] for row in result["rows"]}
+    models = [model for model in efficiency.NAMES if model in measured]
+    rows = [(efficiency.NAMES[model], *(cells.get((model, each), MISSING) for each in collections)) for model in models]
     notes = [
         "In brackets the slowest and the fastest run, and the texts of a batch. N(256,64) are lengths in tokens with a "
         "mean of 256 and a deviation of 64."
@@ -115,11 +97,9 @@ def _origins(every: Sequence[Found]) -> pd.DataFrame:
     """Makes a table of dates, machines and code, with a row for each kind of result on each machine."""
     lines = []
     for found in every:
-        ran = [
-            (study.title, f"{study.name}-{study.scale}", about)
-            for study in found.studies
-            for about in study.environments
-        ]
+        ran = []
+        for study in found.studies:
+            ran += [(study.title, f"{study.name}-{study.scale}", about) for about in study.environments]
         if found.efficiency is not None:
             ran += [("Memory and time", each.name, each.environment) for each in found.efficiency.sources]
         for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
@@ -163,11 +143,8 @@ def _frames(every: Sequence[Found]) -> dict[str, pd.DataFrame]:
 
 
 def _former(files: Iterable[Path], output: Path) -> set[Path]:
-    """Returns the files in the folder that an earlier report wrote: the figures in its Markdown, and numbers.
-
-    Raises:
-        ValueError: Names the first file that would be overwritten and that no report wrote.
-    """
+    """Returns the files in the folder that an earlier report wrote: the figures in its Markdown, and numbers. Refuses
+    to overwrite what no report wrote."""
     markdown, folder = output.with_suffix(".md"), output.with_suffix("")
     former, known = _text_of(markdown), set()
     if former.startswith(f"# {plain(TITLE)}\n"):

@@ -65,10 +65,8 @@ class CellFiles:
         return read_json_if_there((self.run if seed is None else self.run / f"seed-{seed}") / RESULT)
 
     def finished(self, seeds: Iterable[int]) -> bool:
-        """Checks whether the records of the run and of these seeds exist.
-
-        Lists folders, because a network file system may cache for a minute that a file does not exist.
-        """
+        """Checks whether the records of the run and of these seeds exist."""
+        # Lists folders, because a network file system may cache for a minute that a file does not exist.
         listed = set(os.listdir(self.run)) if self.run.is_dir() else set()
         return RESULT in listed and set(seeds) <= set(self.seeds())
 
@@ -89,10 +87,7 @@ class CellFiles:
         return None
 
     def failure_mark(self) -> tuple[int, int] | None:
-        """Returns an identifier of the recorded failure; None if there is none.
-
-        It does not compare clocks, since a file server's may differ from this machine's.
-        """
+        """Returns an identifier of the recorded failure, by the file server's clock alone; None if there is none."""
         with contextlib.suppress(FileNotFoundError):
             about = self.failure.stat()
             return about.st_ino, about.st_mtime_ns

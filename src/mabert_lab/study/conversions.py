@@ -36,13 +36,8 @@ or an order of examples. Adding seeds or conversions leaves existing cells uncha
 
 
 class Conversions:
-    """Lays conversions out as cells.
-
-    Raises:
-        FileNotFoundError: There is no teacher or text.
-        ValueError: No teacher or text is named, the teacher cannot be converted, or the seeds overlap; later, by
-            `cells`, there is too little text.
-    """
+    """Lays conversions out as cells. FileNotFoundError if there is no teacher or text; ValueError if none is named, the
+    teacher cannot be converted, or the seeds overlap, and later, by `cells`, if there is too little text."""
 
     def __init__(self, scale: Scale) -> None:
         self.asked, self.seeds = scale.convert or ConvertSettings(), scale.seeds
@@ -107,19 +102,12 @@ class Conversions:
         if learns(recipe.pattern):
             content |= {"tokens": TOKENS, "text": self.text}
         teacher = str(self.asked.teacher)
-        order = {
-            "teacher": absolute(teacher) if Path(teacher).exists() else teacher,
-            "texts": [absolute(text) for text in self.asked.texts],
-            "text_column": self.asked.text_column,
-            "recipe": asdict(recipe),
-        }
-        cell = Cell(
-            content,
-            order,
-            f"convert {title}",
-            steps=math.ceil(recipe.tokens / recipe.batch_tokens) if learns(recipe.pattern) else 0,
-            parameters=parameters_of(class_for("encoder", config), config),
-        )
+        order: dict[str, Any] = {"teacher": absolute(teacher) if Path(teacher).exists() else teacher}
+        order |= {"texts": [absolute(text) for text in self.asked.texts], "text_column": self.asked.text_column}
+        order["recipe"] = asdict(recipe)
+        steps = math.ceil(recipe.tokens / recipe.batch_tokens) if learns(recipe.pattern) else 0
+        parameters = parameters_of(class_for("encoder", config), config)
+        cell = Cell(content, order, f"convert {title}", steps=steps, parameters=parameters)
         return cell, (config, self.known.tokenizer)
 
 

@@ -35,7 +35,6 @@ LENGTHS = (0, 8, 32, 128, 512, 1024)
 VECTORS = {"cls": first_token, "mean": mean_of_tokens}
 
 _OPEN = "sdpa_without_mask"
-_TOKENS = 16384  # per batch, padding included
 
 
 @dataclass(frozen=True)
@@ -56,22 +55,14 @@ def drift(
     pad_id: int,
     lengths: Sequence[int] = LENGTHS,
     random: bool = True,
-    progress: bool = True,
     unfinished: Path | None = None,
 ) -> dict[str, Any]:
-    """Measures the drift of texts under padding in every regime.
+    """Measures the drift of texts, the token ids of each with [CLS] and [SEP], under padding to so many positions, in
+    every regime, on the model's device.
 
-    The trained weights run in their own direction and convolution mode; random weights of the same sizes run in all.
-
-    Args:
-        model: The trained encoder; all runs are on its device.
-        texts: Token ids of each text, with [CLS] and [SEP].
-        pad_id: Token id of padding.
-        lengths: Numbers of padding positions per text.
-        random: Whether random weights run too, which takes six times as long as the trained ones.
-        progress: Whether to show a bar.
-        unfinished: File that keeps each row once it is measured, and gives those of a call that was stopped, see
-            `unfinished_file`. None keeps nothing.
+    The trained weights run in their own direction and convolution mode; random weights of the same sizes run in all, if
+    asked for, which takes six times as long. The file `unfinished`, see `unfinished_file`, keeps each row once it is
+    measured, and gives those of a call that was stopped.
 
     Returns:
         ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`,
@@ -91,7 +82,7 @@ def drift(
     measured = {Regime(*(row[name] for name in Regime.__annotations__)): row for row in kept}
     rows = []
     builds = 1 + random * len(DIRECTIONS) * len(CONV_MODES)
-    with Bar("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS), show=progress) as bar:
+    with Bar("regimes", builds * len(MASKINGS) * len(SIDES) * len(ATTENTIONS)) as bar:
         for weights, built in _builds(model, random):
             with torch.inference_mode():
                 alone = [_vectors(built, ids, None) for ids in groups]
@@ -163,11 +154,11 @@ def _pad(ids: Tensor, length: int, side: str, pad_id: int) -> tuple[Tensor, Tens
 
 def _vectors(model: MaBertModel, ids: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
     """Runs texts of one length; returns each kind of vector, (texts, D)."""
-    at_once = max(1, _TOKENS // ids.shape[1])
-    masks = [None] * len(ids.split(at_once)) if mask is None else mask.split(at_once)
+    at_once = max(1, 16384 // ids.shape[1])  # tokens of a batch, padding included
     found: dict[str, list[Tensor]] = {name: [] for name in VECTORS}
-    for rows, valid in zip(ids.split(at_once), masks, strict=True):
-        hidden = model(rows, valid).last_hidden_state
+    for first in range(0, len(ids), at_once):
+        valid = None if mask is None else mask[first : first + at_once]
+        hidden = model(ids[first : first + at_once], valid).last_hidden_state
         for name, pool in VECTORS.items():
             found[name].append(pool(hidden, None if valid is None else valid != 0))
     return {name: torch.cat(parts) for name, parts in found.items()}

@@ -15,7 +15,7 @@ from mabert.files.reading import key_of
 from mabert.schema.check import Checked, check, check_part
 from mabert.schema.ranges import ONE_OR_MORE, Budgets, Range, Seeds
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders
-from mabert.train.written import read_yaml, set_field, with_overrides
+from mabert.train.written import read_yaml, with_overrides
 from mabert_lab.study.tasks import StudyTask
 
 logger = logging.getLogger(__name__)
@@ -158,16 +158,9 @@ def load_study(name: str | Path) -> Study:
 
 
 def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
-    """Reads a scale.
-
-    Args:
-        name: One of `SCALES` or `CONVERT_SCALES`, or a YAML file.
-        overrides: `section.field=value` in YAML, such as `pretrain.training.steps=100` or `seeds=[0,1]`.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: For an unknown field or a value of the wrong type.
-    """
+    """Reads one of the `SCALES` or `CONVERT_SCALES`, or a YAML file, with overrides such as
+    `pretrain.training.steps=100` or `seeds=[0,1]`. FileNotFoundError if there is none; ValueError for an unknown field
+    or a value of the wrong type."""
     return check(Scale, with_overrides(read_yaml(find_scale(name)), overrides))
 
 
@@ -204,10 +197,8 @@ def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
 
 
 def label_of(study: str | Path) -> str:
-    """Returns a study's name in tables and files: for the user's own file, followed by a few digits.
-
-    The digits are a hash of what is compared; the fields in `WORDS` do not change them.
-    """
+    """Returns a study's name in tables and files; the user's own file's is followed by a few digits of a hash of what
+    is compared, which the fields in `WORDS` do not change."""
     path = find(study, "studies", PACKAGED)
     if path != Path(study):
         return str(study)
@@ -230,9 +221,9 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
     """Converts fields with dotted names to nested sections."""
     content: dict[str, Any] = {}
     for name, value in fields.items():
-        changes: dict[str, Any] = {}
-        set_field(changes, name.split("."), value)
-        content = merged(content, changes)
+        for key in reversed(name.split(".")):
+            value = {key: value}
+        content = merged(content, value)
     return content
 
 

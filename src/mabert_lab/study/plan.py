@@ -38,15 +38,12 @@ TOKENIZERS = "tokenizers"
 
 @dataclass
 class Row:
-    """A model of an arm: its pretraining or conversion, and its fine-tunings by task.
-
-    A converted arm has a row for each of its conversions, at the whole budget.
-    """
+    """A model of an arm: its pretraining, or one of its conversions at the whole budget, and its fine-tunings."""
 
     arm: str
     budget: float
     pretraining: str
-    finetunings: dict[str, str] = field(default_factory=dict)
+    finetunings: dict[str, str] = field(default_factory=dict)  # by task
 
 
 @dataclass
@@ -63,13 +60,8 @@ class Plan:
 
 
 class Planner:
-    """Divides studies at a scale into cells.
-
-    Args:
-        root: Folder that all studies and runners share.
-        scale: The scale.
-        data: Folder of the tasks' data, or `hub:NAME`.
-    """
+    """Divides studies at a scale into cells, in the folder that all studies and runners share (`root`); `data` is the
+    folder of the tasks' data, or `hub:NAME`."""
 
     def __init__(self, root: Path, scale: Scale, data: str) -> None:
         self.root, self.scale = root, scale
@@ -118,26 +110,20 @@ class Planner:
         folder, tokenizer = self.tokenizer(recipe)
         recipe = dataclasses.replace(recipe, tokenizer=str(folder.resolve()))
         config = model_config(recipe, tokenizer)
-        content = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
-        content["model"] = without(config.to_dict(), UNLEARNT)
-        content["training"]["precision"] = resolve_precision(recipe.training.precision)
-        about, order = {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}, as_mapping(recipe)
+        named = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
+        named["model"] = without(config.to_dict(), UNLEARNT)
+        named["training"]["precision"] = resolve_precision(recipe.training.precision)
+        content = {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": named}
+        content |= {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}
+        order = as_mapping(recipe)
         order["data"]["sources"] = [absolute(source) for source in order["data"]["sources"]]  # to run from any folder
-        cell = Cell(
-            {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": content, **about},
-            {"recipe": order},
-            f"pretrain {title}",
-            steps=recipe.training.steps,
-            parameters=parameters_of(class_for("masked_lm", config), config),
-        )
+        parameters = parameters_of(class_for("masked_lm", config), config)
+        cell = Cell(content, {"recipe": order}, f"pretrain {title}", steps=recipe.training.steps, parameters=parameters)
         return cell, (config, tokenizer)
 
     def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, model: Model, seeds: list[int]) -> Cell:
-        """Returns the fine-tuning cell of a model on a task under some seeds.
-
-        Raises:
-            ValueError: The model cannot be fine-tuned this way; raised here and not after its pretraining.
-        """
+        """Returns the fine-tuning cell of a model on a task under some seeds. ValueError if the model cannot be tuned
+        this way; raised here and not after its pretraining."""
         recipe = self.scale.finetuning(arm, task.asked)
         config, tokenizer = model
         try:
@@ -165,14 +151,10 @@ class Planner:
         if task.asked.files and task.task.main_metric != "accuracy":  # learning rates and epochs are chosen by it
             content["metric"] = task.task.main_metric
         runs = len(seeds) + (rates if rates > 1 else 0)
+        order = {"start": start.name, "task": dataclasses.asdict(task.asked), "data": absolute(task.data)}
         return Cell(
             content,
-            {
-                "start": start.name,
-                "task": dataclasses.asdict(task.asked),
-                "data": absolute(task.data),
-                "recipe": dataclasses.asdict(recipe),
-            },
+            order | {"recipe": dataclasses.asdict(recipe)},
             f"{task.title}, {title}",
             needs=start.name,
             seeds=tuple(seeds),
@@ -215,11 +197,8 @@ def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:
 
 
 def at_another_precision(plan: Plan, root: Path) -> str | None:
-    """Checks whether another machine left a cell of the plan at another precision, its own fastest one.
-
-    Returns:
-        One line about the first such cell, with the fields that make machines share cells; None if there is none.
-    """
+    """Returns one line about the first cell of the plan that another machine left at another precision, its own fastest
+    one, with the fields that make machines share cells; None if there is none."""
     left_open = fields_at("auto", plan.cells.values())
     for cell in plan.cells.values():
         content = copy.deepcopy(cell.content)
@@ -236,11 +215,8 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
 
 
 def emulated_precision(plan: Plan, root: Path) -> str | None:
-    """Checks whether unfinished cells ask for bf16 on a machine that emulates it in float32.
-
-    Returns:
-        One line with the fields that ask for it; None if there are none.
-    """
+    """Returns one line with the fields by which unfinished cells ask for bf16 on a machine that emulates it in float32;
+    None if there are none."""
     left = [cell for cell, files in cells_of(plan, root) if not files.finished(cell.seeds)]
     fields = fields_at("bf16", left)
     if not fields or fast_dtype() != "float32":

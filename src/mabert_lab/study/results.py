@@ -30,11 +30,9 @@ def results_file(plan: Plan, root: Path) -> Path:
     return root / f"{plan.name}-{plan.scale_name}.json"
 
 
-def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> Path:
-    """Writes a plan's results so far; returns the file."""
-    path = results_file(plan, root)
-    write_json(path, gathered(plan, root, states), indent=1)
-    return path
+def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> None:
+    """Writes a plan's results so far to its file."""
+    write_json(results_file(plan, root), gathered(plan, root, states), indent=1)
 
 
 def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any]:
@@ -49,7 +47,6 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
     """
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
-    shown = [{key: value for key, value in column.items() if key not in ("split", "task")} for column in columns]
     by_arm = itertools.groupby(plan.rows, key=lambda row: (row.arm, row.budget))  # a row, or one for each conversion
     asked = plan.scale.convert if plan.study.converts else None
     start = {"conversion": dataclasses.asdict(asked)} if asked else {"pretraining": plan.scale.pretrain}
@@ -69,7 +66,7 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
             "tasks": {name: tuning(plan, name) for name in plan.tasks},
             "seeds": plan.scale.seeds,
         },
-        "columns": shown,
+        "columns": [without(column, ("split", "task")) for column in columns],
         "rows": [row_of(plan, root, list(rows), columns, states) for _, rows in by_arm],
     }
 
@@ -139,12 +136,10 @@ def row_of(
 
 def by_conversion(scores: Mapping[str, float], seeds: Sequence[int]) -> dict[str, float]:
     """Averages scores by conversion, the unit of variation, for those whose fine-tunings are all finished."""
-    together: dict[int, dict[int, float]] = {}
-    for seed, score in scores.items():
-        conversion, own = divmod(int(seed), BLOCK)
-        together.setdefault(conversion, {})[own] = score
-    whole = {which: own for which, own in sorted(together.items()) if own.keys() >= set(seeds)}
-    return {str(which): statistics.mean(own[seed] for seed in seeds) for which, own in whole.items()}
+    made = sorted({int(seed) // BLOCK for seed in scores})
+    wanted = {str(which): [str(BLOCK * which + seed) for seed in seeds] for which in made}
+    whole = {which: own for which, own in wanted.items() if scores.keys() >= set(own)}
+    return {which: statistics.mean(scores[seed] for seed in own) for which, own in whole.items()}
 
 
 def started(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dict[str, Any]:
@@ -175,11 +170,9 @@ PEAKS = {"H100": 989e12, "H200": 989e12}
 
 
 def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Returns a pretraining's tokens a second, evaluations and checkpoints included, and their share of the GPU's peak.
-
-    The share counts six operations a token for each parameter but the vocabulary's table, neither attention nor the
-    head; it is None on a device whose peak is not in `PEAKS`.
-    """
+    """Returns a pretraining's tokens a second, evaluations and checkpoints included, and their share of the GPU's peak;
+    None if that is not in `PEAKS`. The share counts six operations a token for each parameter but the vocabulary's
+    table, neither attention nor the head."""
     rate = result["outcome"]["tokens"] / result["seconds"] if result["seconds"] else None
     model = cell.content["recipe"]["model"]
     table = model["vocab_size"] * (model.get("embedding_size") or model["hidden_size"])

@@ -23,11 +23,6 @@ from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.plan import Plan, cells_of
 from mabert_lab.study.work import BUSY, STOPPED, record_failure, remove_checkpoints, serve
 
-State = Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"]
-
-WORK = "mabert_lab.study.work"
-"""Module that a cell's process imports."""
-
 POLL = 2.0
 """Seconds between two looks at the cells that other runners have."""
 
@@ -36,7 +31,8 @@ POLL = 2.0
 class Status:
     """The state of a cell."""
 
-    state: State = "waiting"  # `blocked` if the cell that it starts from failed; `elsewhere` if another runner has it
+    # `blocked` if the cell that it starts from failed; `elsewhere` if another runner has it
+    state: Literal["waiting", "running", "elsewhere", "done", "failed", "blocked"] = "waiting"
     reason: str | None = None  # why it failed, or why it failed here if another runner is retrying it
     seconds: float | None = None  # duration, if this runner ran it
 
@@ -58,16 +54,10 @@ class Runner:
     failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
     def run(self) -> dict[str, Status]:
-        """Runs until every cell is done, failed or blocked.
-
-        Returns:
-            The states of all cells.
-
-        Raises:
-            KeyboardInterrupt: After Ctrl-C or SIGTERM, once the running cell has saved what it can.
-        """
+        """Runs until every cell is done, failed or blocked; returns the states of all. KeyboardInterrupt after Ctrl-C
+        or SIGTERM, once the running cell has saved what it can."""
         (self.root / "cells").mkdir(parents=True, exist_ok=True)
-        self.context = context(WORK)
+        self.context = context("mabert_lab.study.work")
         for cell, files in cells_of(self.plan, self.root):
             self.failed_before[cell.name] = files.failure_mark()
             if files.finished(cell.seeds):

@@ -94,21 +94,13 @@ class StudyTask(Checked):
         return task
 
     def load(self, data: str) -> "LoadedTask":
-        """Reads the examples.
-
-        Args:
-            data: Folder of GLUE in the official layout, or `hub:NAME`.
-
-        Raises:
-            FileNotFoundError: A file is missing.
-            ValueError: A file cannot be read.
-        """
+        """Reads the examples from a folder of GLUE in the official layout, or `hub:NAME`. FileNotFoundError if a file
+        is missing, ValueError if it cannot be read."""
         if self.files:
             task, splits = self._tables(Path(data).expanduser())
         else:
-            official = glue_task(self.name)
-            wanted = [split for split in official.splits if not split.startswith("test")]
-            task, splits = official, load_glue(self.name, data, wanted)
+            task = glue_task(self.name)
+            splits = load_glue(self.name, data, [split for split in task.splits if not split.startswith("test")])
         if self.rows is not None:
             train = splits["train"]
             splits = {**splits, "train": train.select(range(min(self.rows, len(train))))}

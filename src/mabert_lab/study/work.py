@@ -41,18 +41,6 @@ STOPPED = 130
 """Exit code after a requested stop."""
 
 
-def do(files: CellFiles, seeds: Sequence[int]) -> None:
-    """Does the work of a cell, resuming it if it has begun."""
-    order = read_json(files.order)
-    kind = order["content"]["kind"]
-    if kind == "pretraining":
-        do_pretraining(files, order)
-    elif kind == "conversion":
-        do_conversion(files, order)
-    else:
-        do_finetuning(files, order, seeds)
-
-
 def do_pretraining(files: CellFiles, order: dict[str, Any]) -> None:
     recipe, planned = check(PretrainRecipe, order["recipe"]), order["content"]
     check_unchanged("the text", planned["text"], identities(recipe.data.readable()))
@@ -109,7 +97,11 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
         if files.finished(seeds):  # by another runner meanwhile: not this one's to tell
             sys.exit(BUSY)
         stop_with(multiprocessing.parent_process())
-        begin(files, order)
+        files.failure.unlink(missing_ok=True)
+        write_json(files.order, order, indent=1)
+        with files.log.open("a", encoding="utf-8") as log:  # takes all further output
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
     except Timeout:
         sys.exit(BUSY)
     except OSError as error:
@@ -120,19 +112,17 @@ def serve(root: str, name: str, order: dict[str, Any], seeds: tuple[int, ...]) -
     sys.exit(code)
 
 
-def begin(files: CellFiles, order: dict[str, Any]) -> None:
-    """Writes the cell's order, and redirects all further output to its log."""
-    files.failure.unlink(missing_ok=True)
-    write_json(files.order, order, indent=1)
-    with files.log.open("a", encoding="utf-8") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-
-
 def attempt(files: CellFiles, seeds: Sequence[int]) -> int:
-    """Does the work and records any failure; returns the exit code."""
+    """Does the work of a cell, resuming it if it has begun, and records any failure; returns the exit code."""
     try:
-        do(files, seeds)
+        order = read_json(files.order)
+        kind = order["content"]["kind"]
+        if kind == "pretraining":
+            do_pretraining(files, order)
+        elif kind == "conversion":
+            do_conversion(files, order)
+        else:
+            do_finetuning(files, order, seeds)
     except KeyboardInterrupt:
         return STOPPED
     except Exception as error:

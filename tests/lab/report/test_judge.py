@@ -15,10 +15,10 @@ from mabert_lab.bench.turns import Bounded
 from mabert_lab.report import paper
 from mabert_lab.report.costs import least_calls
 from mabert_lab.report.drift import SITUATIONS
-from mabert_lab.report.efficiency import NAMES
+from mabert_lab.report.efficiency import NAMES, papers_results
 from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, claims, judge, overall
 from mabert_lab.report.studies import Arm
-from mabert_lab.report.verdicts import of_paper, papers_results, papers_study, verdicts_on
+from mabert_lab.report.verdicts import of_paper, papers_study, verdicts_on
 from mabert_lab.study.grid import load_scale, load_study
 from tests.lab.report.studies import LABELS
 

@@ -22,7 +22,7 @@ from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import BLOCK
 from mabert_lab.study.grid import CONVERT_SCALES, CONVERTED, load_scale, load_study
 from mabert_lab.study.plan import Planner
-from mabert_lab.study.results import by_conversion, gathered, write_results
+from mabert_lab.study.results import by_conversion, gathered, results_file, write_results
 from mabert_lab.study.runner import Runner, Status
 from mabert_lab.study.work import do_conversion
 from tests.conversion.helpers import saved_teacher
@@ -282,7 +282,8 @@ def test_a_conversion_killed_at_any_point_ends_with_the_same_weights_and_the_stu
 
     runner = Runner(plan, root)
     assert {status.state for status in runner.run().values()} == {"done"}
-    result = json.loads(write_results(plan, root, runner.states).read_text())
+    write_results(plan, root, runner.states)
+    result = json.loads(results_file(plan, root).read_text())
     for row in result["rows"]:
         assert row["pretraining"]["status"] == "done"
         assert list(row["scores"]["cola"]["accuracy"]) == ["1"], "by conversion"

@@ -23,7 +23,7 @@ def built():
 @pytest.fixture(scope="module")
 def result():
     torch.set_num_threads(1)
-    return drift(built(), TEXTS, 0, lengths=(0, 6, 12), progress=False)
+    return drift(built(), TEXTS, 0, lengths=(0, 6, 12))
 
 
 def of(result, **wanted):
@@ -122,14 +122,14 @@ def test_the_table_says_what_cures_each_regime(result):
 
 @pytest.mark.slow
 def test_trained_weights_alone_give_the_same_rows(result):
-    alone = drift(built(), TEXTS, 0, lengths=(0, 6, 12), random=False, progress=False)
+    alone = drift(built(), TEXTS, 0, lengths=(0, 6, 12), random=False)
     assert alone["rows"] == of(result, weights="trained")
     assert drift_chart(alone) == drift_chart(result)
 
 
 def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
     measured = (built(), TEXTS[:2], 0, (0, 6), False)
-    whole = drift(*measured, progress=False)["rows"]
+    whole = drift(*measured)["rows"]
     file = unfinished_file(tmp_path / "new", *measured)
     regimes, curves = [], study.drift._curves
 
@@ -141,9 +141,9 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(study.drift, "_curves", stopped_at_the_sixth)
     with pytest.raises(KeyboardInterrupt):
-        drift(*measured, progress=False, unfinished=file)
+        drift(*measured, unfinished=file)
     assert json.loads(file.read_text())["rows"] == whole[:5]
-    assert drift(*measured, progress=False, unfinished=file)["rows"] == whole
+    assert drift(*measured, unfinished=file)["rows"] == whole
     assert len(regimes) == 6 + 19, "the first five are not measured again"
     assert set(regimes[6:]) == set(regimes[5:]), "nor is one left out"
 
