@@ -36,6 +36,9 @@ VECTORS = {"cls": "[CLS]", "mean": "mean of tokens"}
 SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("left", "unmasked"))
 """Side of the padding, and whether attention is masked; the first is what the paper's text says."""
 
+FLOOR = 1e-16
+"""Where figures on a logarithmic axis draw a distance of nothing."""
+
 STABLE = 1e-9
 """Cosine distances above this are drift; float32 rounding stays far below."""
 
@@ -216,10 +219,10 @@ def drift_chart(result: Drift) -> str:
             for row in rows:
                 if (row["side"], row["attention"]) == (side, attention):
                     label, colour, style = MASKINGS[row["masking"]]
-                    heights = [max(distance, 1e-16) for distance in row[vector]]
+                    heights = [max(distance, FLOOR) for distance in row[vector]]
                     axes.plot(result["lengths"], heights, style, label=label, color=colour, linewidth=1.6)
             axes.set_title(f"{name}: padding {side}, attention {attention}", color=INK, fontsize="small")
-            with_grid(axes, yscale="log", ylim=(1e-16 / 3, 3), xlabel="padded positions", ylabel="cosine distance")
+            with_grid(axes, yscale="log", ylim=(FLOOR / 3, 3), xlabel="padded positions", ylabel="cosine distance")
             axes.label_outer()
     return _with_legend(figure, every[0][0])
 
