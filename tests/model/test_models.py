@@ -292,6 +292,16 @@ def test_sparse_prediction_has_the_dense_loss_and_gradients(making):
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"), [(MaBertForTokenClassification, set()), (MaBertForSequenceClassification, {"pooled_logits"})]
+)
+def test_a_loss_of_ones_own_gets_what_transformers_heads_give_theirs(kind, more):
+    model, given = build(kind, config(), dtype=torch.float32), {}
+    model.loss_function = lambda **found: given.update(found) or found["logits"].sum()
+    assert model(batch(), labels=batch()[:, 0] % 2).loss == given["logits"].sum()
+    assert given.keys() == {"logits", "labels", "config"} | more
+
+
 def test_kinds_of_labels():
     regression = build(MaBertForSequenceClassification, config(num_labels=1), dtype=torch.float32)
     out = regression(batch(), labels=torch.tensor([0.5, 2.0]))

@@ -27,9 +27,9 @@ class BigBird(Family):
         return len(set(lengths)) > 1 and max(lengths) > fully(config)
 
     def longer(self, config: PreTrainedConfig, length: int) -> dict[str, Any]:
-        """Without full attention, transformers pads inputs to whole blocks."""
-        blocks = -(-length // config.block_size) * config.block_size
-        return {"max_position_embeddings": length if length <= fully(config) else blocks}
+        if length > fully(config):  # transformers pads inputs to whole blocks
+            length = -(-length // config.block_size) * config.block_size
+        return {"max_position_embeddings": length}
 
     def prepare(self, model: PreTrainedModel) -> PreTrainedModel:
         # transformers switches to full attention at the first short input and stays there, so the output for a long

@@ -37,7 +37,7 @@ class Family:
         unreached: Substrings of the names of weights that masked language modelling does not train.
         fast_attention: The fastest exact `attn_implementation` if transformers supports SDPA for the family.
         keeps_state: Whether a forward pass changes the model, so that two must not run at once.
-        unlimited: Whether inputs may have any length.
+        unlimited: Whether inputs may have any length, whatever the configuration; `longest` tells of one.
         repeats: Whether longer positions repeat the old ones, see `repeat`, instead of stretching them.
         dropouts: The family's fields that each of `DROPOUTS` sets.
         of_classifier: Fields with a classifier's own dropout.

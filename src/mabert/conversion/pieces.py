@@ -265,7 +265,8 @@ def read_pairs(
     and a hash of all.
 
     `columns` are those of the first and of the second text. Of a pair of more than `length` tokens, those of its frame
-    included, the end of the longer text is cut. `held_out` tokens, at most a tenth, are held out of `tokens` more.
+    included, the end of the longer text is cut. `tokens` are learnt from,
+    and `held_out` more, at most a tenth, are held out.
 
     Raises FileNotFoundError if there is no such file, and ValueError if a file is no table with both columns, or there
     are too few tokens.

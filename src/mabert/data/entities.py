@@ -102,7 +102,7 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
     task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
     loaded: dict[str, dict[str, list[Any]]] = {}
     for split, sentences in held.items():
-        words = [words for words, _, _ in sentences]
+        words = [each for each, _, _ in sentences]
         loaded[split] = {"text_a": [*map(" ".join, words)], "tokens": words, "index": [*range(len(words))]}
         loaded[split] |= {"tags": [tags for _, tags, _ in sentences]} if split != "test" else {}
     return task, loaded

@@ -133,9 +133,9 @@ class MlmMasking:
             Input ids and labels, int64 `(time,)` each; labels are the original id where a token was chosen and -100
             elsewhere.
         """
-        # Philox4x64 (Salmon et al. 2011), keyed on these, is made faster than by a `SeedSequence`.
-        key, counter = (seed & _WORD) | (epoch & _WORD) << 64, (example & _WORD) << 192
-        draws = np.random.Generator(np.random.Philox(key=key, counter=counter))
+        # A generator (Philox4x64; Salmon et al. 2011) that is keyed on these is made faster than by a `SeedSequence`.
+        key = (seed & _WORD) | (epoch & _WORD) << 64
+        draws = np.random.Generator(np.random.Philox(key=key, counter=(example & _WORD) << 192))
         free = np.flatnonzero(~self._special[ids])
         labels = np.full(len(ids), IGNORED, dtype=np.int64)
         inputs = ids.copy()
@@ -181,7 +181,8 @@ class PretrainingStream(Dataset):
     """All examples of a pretraining run as a map-style data set, to be read in order.
 
     Each stage, a pair of windows and a number of samples, draws these from its windows, with a new random order in
-    every epoch. Item i depends on the arguments and i alone, so a run resumed at sample i continues exactly.
+    every epoch. Item i depends on the arguments and i alone, so a run resumed at sample i continues exactly. There is
+    at least one stage, and the seed is not negative.
     """
 
     def __init__(self, stages: Sequence[tuple[Windows, int]], masking: MlmMasking, seed: int = 0) -> None:
@@ -211,8 +212,8 @@ class PretrainingStream(Dataset):
 
 
 class ValidationSet(Dataset):
-    """Held-out windows with fixed masks, to measure MLM loss and accuracy: all in order, or `limit` of them, which the
-    seed chooses."""
+    """Held-out windows with fixed masks, to measure MLM loss and accuracy: all in order, or `limit` of them (at
+    least 1), which the seed chooses."""
 
     def __init__(self, windows: Windows, masking: MlmMasking, seed: int = 0, limit: int | None = None) -> None:
         self.windows, self.masking, self.seed = windows, masking, seed

@@ -31,8 +31,8 @@ def _zstd(raw: BinaryIO) -> BinaryIO:
     return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), _BLOCK)
 
 
-_DECOMPRESSED: dict[str, Callable[[BinaryIO], Any]] = {".xz": lzma.open, ".gz": gzip.open, ".zst": _zstd}
-COMPRESSIONS = tuple(_DECOMPRESSED)
+_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {".xz": lzma.open, ".gz": gzip.open, ".zst": _zstd}
+COMPRESSIONS = tuple(_OPENERS)
 
 
 def format_of(path: Path) -> str:
@@ -51,7 +51,8 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     suffix = path.suffix.lower()
     with path.open("rb") as raw:
         try:
-            yield _DECOMPRESSED[suffix](raw) if suffix in _DECOMPRESSED else raw, raw
+            opened = _OPENERS[suffix](raw) if suffix in _OPENERS else raw
+            yield opened, raw
         except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and (error.errno is not None or suffix not in COMPRESSIONS):
                 raise

@@ -134,7 +134,8 @@ def folder_of(model: str | Path) -> str | Path:
     package), a name in `PACKAGES`, a hub name. An unknown name is returned unchanged.
 
     Only data is read; nothing in a package is imported. A model on the hub is downloaded whole into the hub's own
-    cache, so that its files of sentence-transformers are beside the weights. Errors are those of `find`.
+    cache, so that its files of sentence-transformers are beside the weights. Raises FileNotFoundError
+    if there is no such model, and ValueError if a package's weights are not those known.
     """
     name = str(model)
     hub_name = next((known for known, package in PACKAGES.items() if name in (known, package.name)), None)

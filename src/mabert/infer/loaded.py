@@ -50,7 +50,9 @@ class Loaded(Generic[Pretrained]):
 
     def limit(self, max_length: int | None, finite: bool) -> int | None:
         """Returns what `Family.limit` says of this model; where a finite limit is needed, `Family.reach`."""
-        return (self.family.reach if finite else self.family.limit)(self.model.config, max_length)
+        if finite:
+            return self.family.reach(self.model.config, max_length)
+        return self.family.limit(self.model.config, max_length)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:

@@ -220,7 +220,16 @@ class TextModel:
         deterministic: bool = False,
         progress: bool = True,
     ) -> list[list[list[dict[str, Any]]]]:
-        """Makes `top` guesses for each mask token of the tokenizer in texts; the other options are as for `embed`.
+        """Guesses masked tokens.
+
+        Args:
+            texts: Texts with the tokenizer's mask token in them.
+            top: Guesses per mask.
+            max_length: As for `embed`.
+            truncate: As for `embed`.
+            batch_tokens: As for `embed`.
+            deterministic: As for `embed`.
+            progress: As for `embed`.
 
         Returns:
             For each text, for each mask in it, guesses, the most likely first. Each has a `token`, readable text with
@@ -325,10 +334,10 @@ class TextModel:
         folder = self._sentences(needed=pooling is None or normalize is None)
         own = isinstance(self.config, MaBertConfig)
         if not pooling:
-            at_first = self.config.pooling if own and self.config.pooling in Pooler.FIXED else "mean"
-            pooling = at_first if folder is None else folder.pooling
+            usual = self.config.pooling if own and self.config.pooling in Pooler.FIXED else "mean"
+            pooling = usual if folder is None else folder.pooling
         if normalize is None:
-            normalize = own and self.config.normalize if folder is None else folder.normalize
+            normalize = (own and self.config.normalize) if folder is None else folder.normalize
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; it must be one of {list(POOLINGS)}")
         loaded, pool = self._mapped() if pooling == "map" else (self._encoder(), Pooler.FIXED[pooling])

@@ -118,7 +118,8 @@ class Graphs:
         self.full = False
 
     def __call__(self, hidden: Tensor, position_ids: Tensor, lengths: tuple[int, ...]) -> Tensor | None:
-        """Runs the layers on a packed row, (1, total, D), of sequences of these lengths, by a graph.
+        """Runs the layers by a graph, on a packed row of sequences of these lengths: vectors (1, total, D) and
+        positions, int64 (1, total).
 
         Returns:
             The last hidden state, (1, total, D); None for a row that is too long, or of other dtypes than the first.

@@ -113,29 +113,33 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
 
 
 class Classifier(MaBertPreTrainedModel):
-    """The common part of heads that score texts or tokens: dropout and one linear layer (Eq. 14)."""
+    """The common part of heads that score texts (`pools`) or tokens: dropout and one linear layer of so many outputs
+    (Eq. 14)."""
 
-    def __init__(self, config: MaBertConfig, labels: int, pools: bool = True) -> None:
+    def __init__(self, config: MaBertConfig, outputs: int, pools: bool = True) -> None:
         super().__init__(config)
-        self.num_labels = config.num_labels
+        self.num_labels = outputs
         self.mabert = MaBertModel(config)
-        self.pooler = Pooler(config) if pools else None
+        if pools:
+            self.pooler = Pooler(config)
         rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(rate)
-        self.classifier = nn.Linear(config.hidden_size, labels)
+        self.classifier = nn.Linear(config.hidden_size, outputs)
         self.post_init()
 
     def scored(self, inputs: Sequence[Tensor | None], labels: Tensor | None, kwargs: Any) -> tuple[Any, ...]:
         """Returns the loss (None without labels), logits, hidden states and attentions; takes what `forward` does."""
         outputs = self.mabert(*inputs, return_dict=True, **kwargs)
         hidden, attention_mask = outputs.last_hidden_state, inputs[1]
-        if self.pooler is not None:
+        pools = hasattr(self, "pooler")
+        if pools:
             packing = read_boundaries(kwargs, hidden, attention_mask, None)
             hidden = self.pooler(hidden, tokens_of(attention_mask, hidden.device), packing)
         logits = self.classifier(self.dropout(hidden))
         loss = None
         if labels is not None:
-            loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config, **kwargs)
+            also = {"pooled_logits": logits} if pools else {}  # as transformers' own models call their losses
+            loss = self.loss_function(labels=labels, logits=logits, config=self.config, **also, **kwargs)
         return loss, logits, outputs.hidden_states, outputs.attentions
 
 

@@ -36,7 +36,8 @@ class PaddingMask:
     def from_attention_mask(
         cls, attention_mask: Tensor | None, given: Tensor, regime: Masking, packing: Packing | None = None
     ) -> "PaddingMask":
-        """Checks a caller's mask, (batch, time), and makes a `PaddingMask` of it; `given` is the input it belongs to.
+        """Checks a caller's mask and makes a `PaddingMask` of it: (batch, time), 1 or True at tokens, 0 or False at
+        padding; None for no padding. `given` is the input that it belongs to.
 
         Raises:
             ValueError: If the mask has another shape (the Mamba layers need to know which *positions* are padding, so a

@@ -84,16 +84,16 @@ class Packing:
         steps = torch.arange(self.longest, device=lengths.device)
         return Unpadding.of(steps < lengths.unsqueeze(1))
 
-    def batches(self, spare: int | None = None) -> "Batches":
+    def batches(self, extra: int | None = None) -> "Batches":
         """Plans the sequences as padded batches of similar lengths, once.
 
-        For a sequence that joins longer ones, attention may compute `spare` extra scores (pairs of tokens). None joins
+        For a sequence that joins longer ones, attention may compute `extra` scores (pairs of tokens). None joins
         sequences up to twice as long, so padding never exceeds the tokens, and there are at most 1 + log2(longest)
         batches with tokens.
         """
-        planned, key = self._plans.batches, (self.cu_seqlens.device, spare)
+        planned, key = self._plans.batches, (self.cu_seqlens.device, extra)
         if key not in planned:
-            planned[key] = Batches.of(self, spare)
+            planned[key] = Batches.of(self, extra)
         return planned[key]
 
 
@@ -120,14 +120,14 @@ class Batches:
     order: Tensor | None  # int64 (sequences,), index of each sequence among those of the batches; None likewise
 
     @classmethod
-    def of(cls, packing: Packing, spare: int | None) -> "Batches":
+    def of(cls, packing: Packing, extra: int | None) -> "Batches":
         """Plans the batches, see `Packing.batches`. Empty sequences form a batch of their own."""
         lengths = packing.lengths
         groups: list[list[int]] = []
         for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
             longest = lengths[groups[-1][0]] if groups else 0
             length = lengths[index]
-            joins = 2 * length >= longest if spare is None else longest**2 - length**2 <= spare
+            joins = 2 * length >= longest if extra is None else longest**2 - length**2 <= extra
             if groups and joins and bool(length) == bool(longest):
                 groups[-1].append(index)
             else:

@@ -210,7 +210,8 @@ def prepack(model: AnyModule, dtype: torch.dtype | Literal["int8"] | None = None
         for name, child in module._modules.items()
         if is_plain(child) and uses[id(child.weight)] == 1 and not hasattr(module, "base_layer")
     ]
-    short, own = dtype == "int8", None if dtype == "int8" else dtype
+    short = dtype == "int8"
+    own = None if dtype == "int8" else dtype
     if short:
         int8.check()
     for module, name in places:
@@ -258,7 +259,7 @@ def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str
 
 def can_prepack(device: torch.device, dtype: torch.dtype) -> bool:
     """Returns whether prepacked layers run there: on x86 in float32, or in a short float that the CPU multiplies."""
-    if device.type != "cpu" or not int8.has_onednn():
+    if device.type != "cpu" or not int8.has_onednn_on_x86():
         return False
     return getattr(torch.ops.mkldnn, HALF[dtype])() if dtype in HALF else dtype == torch.float32
 

@@ -45,7 +45,7 @@ class Bytes(NamedTuple):
         return self.levels * self.scales[:, None]
 
 
-def has_onednn() -> bool:
+def has_onednn_on_x86() -> bool:
     """Returns whether this is an x86 processor and torch has oneDNN."""
     return platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkldnn.is_available()
 
@@ -54,7 +54,7 @@ def check(device: str = "cpu") -> None:
     """Raises ValueError if there are no such products: on a GPU, a CPU without VNNI, or in a torch without oneDNN."""
     if device != "cpu":
         raise ValueError(f"int8 is for a CPU, and the model is on {device}; take bf16 or fp32")
-    if not (has_onednn() and torch.cpu._is_vnni_supported()):
+    if not (has_onednn_on_x86() and torch.cpu._is_vnni_supported()):
         raise ValueError(
             "int8 is for a CPU with instructions for 8-bit products (VNNI), which this one has not; take fp32"
         )

@@ -27,6 +27,9 @@ ATTENTION = (
 )
 """Arguments of the operators, see `mabert.ops`; those of the backwards begin with `grad`."""
 
+SCAN_ARGUMENTS, ATTENTION_ARGUMENTS = (each.count(",") + 1 for each in (SCAN, ATTENTION))
+"""Number of arguments, per operator."""
+
 SCAN_FLOATS, CONV_FLOATS = 8, 3
 """Number of leading arguments that have a gradient, per operator."""
 
@@ -90,7 +93,7 @@ def _differentiate(function: Any, grad: Tensor, inputs: list[Any], floats: int) 
 
 def reference_scan(*arguments: Any) -> Tensor:
     """Calls the reference with the arguments of `scan_op`."""
-    return reference.selective_scan(*arguments[:12])
+    return reference.selective_scan(*arguments[:SCAN_ARGUMENTS])
 
 
 def reference_conv(*arguments: Any) -> Tensor:
@@ -101,7 +104,7 @@ def reference_conv(*arguments: Any) -> Tensor:
 
 def reference_attention(*arguments: Any) -> Tensor:
     """Calls the reference with the arguments of `attention_op`."""
-    return reference.softmax_attention(*arguments[:8])
+    return reference.softmax_attention(*arguments[:ATTENTION_ARGUMENTS])
 
 
 def _fake_scan(*given: Any) -> tuple[Tensor, Tensor]:

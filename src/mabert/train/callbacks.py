@@ -187,7 +187,7 @@ class Events(TensorBoardCallback):
 
 
 def table(history: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a log as CSV, with one row per step, of which it may have several entries, for its loss and for its
+    """Returns a log as CSV, with one row per step. A step may have several entries in it, for its loss and for its
     evaluation."""
     rows: dict[int, dict[str, Any]] = {}
     for entry in history:

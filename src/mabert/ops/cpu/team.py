@@ -46,7 +46,7 @@ if hasattr(os, "register_at_fork"):
 
 class Call:
     """The numbers that all threads of one call share, in memory that lives as long as this object: the number of jobs,
-    each thread's ``scratch`` bytes of working memory, and more."""
+    the next job, and each thread's ``scratch`` bytes of working memory."""
 
     def __init__(self, jobs: int, scratch: int) -> None:
         # All threads even for fewer jobs: otherwise OpenMP would end some and restart them for torch's next operation.
