@@ -1,6 +1,7 @@
 """JSON: what any reader takes, whatever numbers and characters it is made of; what a file's content is known by."""
 
 import ast
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import mabert
 from mabert.files import reading
-from mabert.files.reading import finite, parse_json, to_json, whole_characters
+from mabert.files.reading import finite, key_of, parse_json, to_json, whole_characters
 
 SOURCE = Path(mabert.__file__).parents[1]
 TEXTS = st.text(st.characters() | st.sampled_from("\ud83d\ude00\n"), max_size=5)
@@ -39,6 +40,9 @@ def test_any_value_is_written_as_any_reader_takes_it(value, ascii_only, indent):
 )
 def test_keys_of_caches_and_runs_stay_as_json_makes_them(value):
     assert to_json(value, sort_keys=True) == json.dumps(value, sort_keys=True)
+    backwards = dict(reversed(value.items()))
+    assert key_of(backwards) == hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    assert key_of(backwards, 8) == key_of(value)[:8]
     assert to_json(value, indent=1, ascii_only=False) == whole_characters(
         json.dumps(value, indent=1, ensure_ascii=False)
     )

@@ -12,12 +12,14 @@ from safetensors import SafetensorError
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 from mabert import MaBertForMaskedLM
+from mabert.data.tokenizer import fingerprint
 from mabert.train import callbacks, trainer
 from mabert.train import pretrain as pretraining
 from mabert.train.objective import decay_parameter_names
 from mabert.train.pretrain import pretrain
 from mabert.train.pretrain_run import model_config, prepare_data
 from mabert.train.recipe import recipe_of_run
+from mabert.train.run import RunFolder
 from mabert.train.trainer import TrainingDivergedError
 from tests.train.helpers import (
     At,
@@ -149,6 +151,7 @@ def test_going_on_needs_no_field_a_second_time_and_refuses_other_text(tmp_path):
         go(plan, tmp_path / "run", callbacks=[stop_at(6)])
     assert recipe_of_run(tmp_path / "run") == plan
     assert recipe_of_run(tmp_path / "run", ["training.workers=1"]).training.workers == 1
+    assert RunFolder(tmp_path / "run", resume=True).resolved()["vocabulary"] == fingerprint(tokenizer())
     with pytest.raises(ValueError, match="holds no run to resume"):
         recipe_of_run(tmp_path)
     corpus(tmp_path / "text.txt", seed=1)
