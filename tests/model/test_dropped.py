@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import BertConfig, BertModel
 
 from mabert import MaBertModel
 from mabert.model import dropped
@@ -75,19 +76,49 @@ def test_each_weight_is_dropped_as_often_as_asked_and_by_draws_of_its_own(rate):
     assert (drawn(query, key, None, rate) > 0).eq(stays).all(), "by torch's own state, so a resumed run draws alike"
 
 
-@pytest.mark.parametrize(
-    "otherwise", [{}, {"tokens": dropped.PAYS - 1}, {"training": False}, {"autocast": True}, {"rate": 0.0}]
-)
-@pytest.mark.parametrize("unpad", ["auto", "never"])
-def test_a_model_takes_it_for_long_texts_in_training_in_fp32(monkeypatch, otherwise, unpad):
-    long = {"training": True, "tokens": dropped.PAYS, "autocast": False, "rate": 0.1}
-    training, tokens, autocast, rate = (long | otherwise).values()
-    settings = config(attention_probs_dropout_prob=rate, max_position_embeddings=tokens, unpad=unpad)
-    model = build(MaBertModel, settings, dtype=torch.float32)
+@pytest.mark.parametrize("autocast", [False, True], ids=["bf16", "autocast"])
+def test_in_bf16_it_computes_as_in_fp32_and_rounds_once(autocast):
+    given = [x.detach().bfloat16().requires_grad_() for x in inputs()]
+    wide = [x.detach().float().requires_grad_() for x in given]
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        torch.manual_seed(0)
+        ours = dropped.attention(*given, MASKS["padding"], 0.3, 0.25)
+        torch.manual_seed(0)
+        theirs = dropped.attention(*wide, MASKS["padding"], 0.3, 0.25)
+        assert torch.equal(ours, theirs.bfloat16())
+        for narrow, exact in zip(gradients(ours, given), gradients(theirs.bfloat16(), wide), strict=True):
+            assert torch.equal(narrow, exact.bfloat16())
+
+
+def calls_of(monkeypatch):
+    """The shapes of the queries that come to attention by blocks."""
     calls, attention = [], dropped.attention
     monkeypatch.setattr(dropped, "attention", lambda *given: calls.append(given[0].shape) or attention(*given))
+    return calls
+
+
+@pytest.mark.parametrize("otherwise", [{}, {"tokens": dropped.PAYS - 1}, {"training": False}, {"rate": 0.0}])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("unpad", ["auto", "never"])
+def test_a_model_takes_it_for_long_texts_in_training(monkeypatch, otherwise, autocast, unpad):
+    training, tokens, rate = ({"training": True, "tokens": dropped.PAYS, "rate": 0.1} | otherwise).values()
+    settings = config(attention_probs_dropout_prob=rate, max_position_embeddings=tokens, unpad=unpad)
+    model = build(MaBertModel, settings, dtype=torch.float32)
+    calls = calls_of(monkeypatch)
     ids = torch.randint(1, settings.vocab_size, (2, tokens))
     mask = (torch.arange(tokens) < torch.tensor([[tokens], [7]])).long()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         model.train(training)(input_ids=ids, attention_mask=mask).last_hidden_state.sum().backward()
     assert bool(calls) == (not otherwise)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("rate", [0.1, 0.0])
+def test_other_encoders_train_with_it_too(monkeypatch, rate, padded):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    settings = BertConfig(**sizes, attention_probs_dropout_prob=rate, attn_implementation="mabert")
+    calls = calls_of(monkeypatch)
+    ids = torch.ones(2, dropped.PAYS, dtype=torch.int64)
+    mask = (torch.arange(dropped.PAYS) < torch.tensor([[dropped.PAYS], [7 if padded else dropped.PAYS]])).long()
+    BertModel(settings).train()(ids, attention_mask=mask).last_hidden_state.sum().backward()
+    assert calls == [(2, 2, dropped.PAYS, 8)] * bool(rate)

@@ -1,10 +1,10 @@
 """Faster attention for transformers' encoders, with the same results.
 
 Select it by `from_pretrained(..., attn_implementation="mabert")` after `import mabert`. Inference uses
-`mabert.ops.softmax_attention` where that is faster than SDPA; everything else uses SDPA. With a sliding window,
-transformers gives SDPA a mask of time x time, and SDPA computes every score. Here neither path computes scores far
-outside the window: SDPA gets blocks of queries, each with the keys that its window reaches, in one call. Padding is a
-mask of keys, never a matrix.
+`mabert.ops.softmax_attention` where that is faster than SDPA; training on a CPU with dropout attends by blocks of
+queries; everything else uses SDPA. With a sliding window, transformers gives SDPA a mask of time x time, and SDPA
+computes every score. Here neither path computes scores far outside the window: SDPA gets blocks of queries, each with
+the keys that its window reaches, in one call. Padding is a mask of keys, never a matrix.
 """
 
 from typing import Any
@@ -16,6 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from mabert.model.attention import sdpa_attention
 from mabert.model.packing import is_tracing
 from mabert.ops import HEAD_SIZE_STEP, attention_pays, softmax_attention
 
@@ -38,7 +39,7 @@ def attention(
     sliding_window: int | None = None,
     is_causal: bool | None = None,
     **options: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """Computes bidirectional attention, within a sliding window if the layer has one.
 
     `query` is (batch, heads, time, head_size), `key` and `value` are (batch, heads, keys, head_size); `keys` differs
@@ -65,7 +66,9 @@ def attention(
     if reach is not None:
         return _windowed(module, query, key, value, attention_mask, reach, **options)
     shown = None if attention_mask is None else attention_mask[:, None, None]
-    return sdpa_attention_forward(module, query, key, value, shown, **options)
+    plain = all(options.get(name) is None for name in OF_SDPA)
+    attend = sdpa_attention if plain else sdpa_attention_forward
+    return attend(module, query, key, value, shown, **options)
 
 
 def mask(*arguments: Any, **named: Any) -> Tensor | None:

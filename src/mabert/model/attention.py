@@ -49,13 +49,21 @@ def eager_attention(
 
 
 def sdpa_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Computes what `eager_attention` does, without the weights: by SDPA, or by blocks where that is faster."""
-    if dropped.takes(query, attention_mask, options["dropout"]):
-        mixed = dropped.attention(query, key, value, attention_mask, options["scaling"], options["dropout"])
-        return mixed.transpose(1, 2), None
-    return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **options)
+    if dropped.takes(query, key, attention_mask, dropout):
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return dropped.attention(query, key, value, attention_mask, scale, dropout).transpose(1, 2), None
+    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    return sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options)
 
 
 def can_fuse(config: MaBertConfig, hidden: Tensor, sequences: int, *, training: bool, output_attentions: bool) -> bool:

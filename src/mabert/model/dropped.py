@@ -24,11 +24,11 @@ LEVELS = 1 << 16
 """Values of a draw."""
 
 
-def takes(query: Tensor, attention_mask: Tensor | None, dropout: float) -> bool:
-    """Returns whether `attention` can replace SDPA and is faster: with dropout, in fp32 on a CPU, in long texts."""
+def takes(query: Tensor, key: Tensor, attention_mask: Tensor | None, dropout: float) -> bool:
+    """Returns whether `attention` can replace SDPA and is faster: with dropout, on a CPU, in long texts."""
     long = dropout > 0 and query.device.type == "cpu" and query.shape[2] >= PAYS
     plain = attention_mask is None or (attention_mask.dtype is torch.bool and attention_mask.shape[1] == 1)
-    fits = query.dtype is torch.float32 and plain
+    fits = query.shape == key.shape and query.dtype is not torch.float64 and plain
     return long and fits and not is_tracing() and not is_transformed()
 
 
@@ -37,9 +37,12 @@ def attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor | None, sc
 
     Query, key, value and result are (batch, heads, time, head_size). The mask `keys` is bool, (batch or 1, 1, time or
     1, time), True keeps; a query that sees nothing gets zeros, as in SDPA. The share of weights to drop is rounded to a
-    multiple of 2^-16, and the others are scaled up for it.
+    multiple of 2^-16, and the others are scaled up for it. Computes in float32, also under autocast.
     """
-    return _Attention.apply(query, key, value, keys, scaling, min(round(dropout * LEVELS), LEVELS - 1))
+    with torch.autocast("cpu", enabled=False):
+        given = (x.float() for x in (query, key, value))
+        mixed: Tensor = _Attention.apply(*given, keys, scaling, min(round(dropout * LEVELS), LEVELS - 1))
+    return mixed.to(value.dtype)
 
 
 class _Attention(torch.autograd.Function):
@@ -67,12 +70,13 @@ class _Attention(torch.autograd.Function):
         # A row's sum of weights times their gradients, which softmax's gradient subtracts.
         mean = (grad * output).sum(-1, keepdim=True)
         grad = grad * (LEVELS / (LEVELS - dropped))
-        for (text, head, rows), weights, stay in _blocks(query, key, *context.how):
-            of_rows = grad[text, head, rows]
-            scores = torch.mm(of_rows, value[text, head].t()).mul_(stay).sub_(mean[text, head, rows]).mul_(weights)
-            torch.mm(scores, key[text, head], out=d_query[text, head, rows])
-            d_key[text, head].addmm_(scores.t(), query[text, head, rows])
-            d_value[text, head].addmm_(weights.mul_(stay).t(), of_rows)
+        with torch.autocast("cpu", enabled=False):
+            for (text, head, rows), weights, stay in _blocks(query, key, *context.how):
+                of_rows = grad[text, head, rows]
+                scores = torch.mm(of_rows, value[text, head].t()).mul_(stay).sub_(mean[text, head, rows]).mul_(weights)
+                torch.mm(scores, key[text, head], out=d_query[text, head, rows])
+                d_key[text, head].addmm_(scores.t(), query[text, head, rows])
+                d_value[text, head].addmm_(weights.mul_(stay).t(), of_rows)
         return d_query.mul_(scaling), d_key.mul_(scaling), d_value, None, None, None
 
 
