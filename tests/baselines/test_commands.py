@@ -15,7 +15,9 @@ from mabert.data.collate import places_of
 from mabert.data.encode import Encoding
 from mabert.data.tasks import table_task
 from mabert.data.tokenizer import train_wordpiece
+from mabert.files.sentences import MAP, MAP_TYPE, MODULES, POOL, SETTINGS, SentenceFolder, is_cross_encoder, modules_in
 from mabert.infer.info import info
+from mabert.model.map_pooling import MapPooling
 from mabert.opening.extend import extend
 from mabert.train.finetune import finetune
 from mabert.train.objective import at_places, mean_over_scored
@@ -24,6 +26,7 @@ from mabert.train.pretrain_run import resolve
 from mabert.train.recipe import FinetuneRecipe, load_recipe
 from mabert.train.run import RunFolder
 from tests.baselines.helpers import NAMES, small
+from tests.conversion.helpers import saved_teacher
 from tests.train.helpers import WORDS, kill_at, recipe, same_weights
 from tests.train.test_finetune import splits
 
@@ -138,6 +141,30 @@ def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path):
     with pytest.raises(ValueError, match=r"encoding\.json: not JSON"):
         extend(tmp_path / "tuned", 300, tmp_path / "damaged")
     assert not (tmp_path / "damaged").exists()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "map"])
+def test_a_longer_model_gives_short_texts_the_vectors_they_had(tmp_path, pooling):
+    folder = saved_teacher(tmp_path / "model", "modernbert", sentences="cls")
+    (folder / SETTINGS[1]).write_text(json.dumps({"prompts": {"q": "the bird "}, "default_prompt_name": "q"}))
+    if pooling == "map":
+        modules = [
+            each | ({"path": MAP, "type": MAP_TYPE} if each["path"] == POOL else {}) for each in modules_in(folder)
+        ]
+        (folder / MODULES).write_text(json.dumps(modules))
+        (folder / MAP).mkdir()
+        MapPooling(16).save(folder / MAP)
+    extend(folder, 300, tmp_path / "longer")
+    before, after = (mabert.load(each).embed(TEXTS, progress=False) for each in (folder, tmp_path / "longer"))
+    np.testing.assert_array_equal(before, after)
+    assert SentenceFolder.at(tmp_path / "longer").longest == 300
+
+
+def test_a_longer_cross_encoder_still_says_that_it_reads_pairs(tmp_path):
+    folder = saved_teacher(tmp_path / "model", use="classifier")
+    (folder / SETTINGS[1]).write_text(json.dumps({"model_type": "CrossEncoder"}))
+    extend(folder, 300, tmp_path / "longer")
+    assert is_cross_encoder(tmp_path / "longer")
 
 
 @pytest.mark.parametrize("name", NAMES)

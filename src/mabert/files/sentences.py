@@ -88,9 +88,10 @@ class SentenceFolder:
             said = read_json_if_there(file) or {}
             write_json(file, {**said, "max_seq_length": longest}, indent=2)
         for each in modules_in(self.path):
-            for file in (self.path / each["path"]).glob("*.json") if each["path"] else ():
-                (place / each["path"]).mkdir(exist_ok=True)
-                shutil.copyfile(file, place / each["path"] / file.name)
+            for file in (self.path / each["path"]).glob("*") if each["path"] else ():
+                if file.suffix in (".json", ".safetensors"):
+                    (place / each["path"]).mkdir(exist_ok=True)
+                    shutil.copyfile(file, place / each["path"] / file.name)
 
 
 def text_settings(folder: Path) -> dict[str, Any]:
