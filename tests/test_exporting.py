@@ -97,6 +97,37 @@ def test_a_graph_is_compared_at_the_longest_text_too(tmp_path):
     assert max(lengths) == plain.longest == 150
 
 
+class PyTorch:
+    """PyTorch itself as a runtime."""
+
+    FILE, PACKAGES, title = "graph", (), "PyTorch"
+
+    def __init__(self, file):
+        assert file.is_file()
+
+    @classmethod
+    def write(cls, plain, file):
+        cls.plain = plain
+        file.touch()
+
+    def __call__(self, inputs):
+        return [x.numpy() for x in self.plain(*map(torch.from_numpy, inputs.values()))]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_one_output_that_is_no_number_is_enough_to_write_nothing(tmp_path, monkeypatch, rows):
+    class Broken(PyTorch):
+        def __call__(self, inputs):
+            return [x * (np.nan if len(x) == rows else 1) for x in super().__call__(inputs)]
+
+    saved(tmp_path / "model", "encoder")
+    monkeypatch.setitem(exporting.FORMS, "torch", PyTorch)
+    assert mabert.export(tmp_path / "model", tmp_path / "out", to="torch").difference == 0
+    monkeypatch.setitem(exporting.FORMS, "torch", Broken)
+    with pytest.raises(ValueError, match="gives outputs nan from PyTorch's; nothing is written"):
+        mabert.export(tmp_path / "model", tmp_path / "other", to="torch")
+
+
 @pytest.mark.slow
 def test_a_rival_is_exported_too_and_outputs_that_differ_are_not_written(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
