@@ -165,6 +165,28 @@ assert not [name for name in sys.modules if name.startswith(("mabert", "transfor
         compare(model, *texts(3, 12, "left"), given)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_a_model_that_cannot_be_captured_is_one_line_with_the_cause_kept(tmp_path, to):
+    pytest.importorskip("onnxscript")
+    model = of_family("longformer", tmp_path / "model")
+    said = r"^torch cannot capture Longformer\w+: Could not guard on data-dependent .*; another of .* may do$"
+    with pytest.raises(ValueError, match=said) as refused:
+        mabert.export(model, tmp_path / "out", to=to)
+    assert isinstance(refused.value.__cause__, RuntimeError)
+    assert "\n" not in str(refused.value)
+
+
+def test_memory_that_runs_out_in_a_capture_is_said_as_such(tmp_path, monkeypatch):
+    def full(*given, **options):
+        raise RuntimeError("DefaultCPUAllocator: not enough memory")
+
+    saved(tmp_path / "model", "encoder")
+    monkeypatch.setattr(torch.export, "export", full)
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        mabert.export(tmp_path / "model", tmp_path / "out", to="torch")
+
+
 class Operators(torch.nn.Module):
     def __init__(self, mode, reverse):
         super().__init__()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mabert.baselines.registry import family_of
 from mabert.extras import check_installed
 from mabert.files.writing import filling
-from mabert.machine.memory import size_of
+from mabert.machine.memory import is_out_of_memory, size_of
 from mabert.opening.opened import Model, open_model
 from mabert.ops import use_backend
 
@@ -121,7 +121,7 @@ def onnx_program(plain: Plain) -> Any:
     from onnxscript import optimizer
 
     sides: Any = {"input_names": plain.names, "output_names": plain.outputs, "dynamic_shapes": plain.axes()}
-    with torch.no_grad(), use_backend("portable"), _quiet():
+    with _capturing(plain):
         program = torch.onnx.export(plain, plain.sample(), dynamo=True, verbose=False, **sides)
     assert program is not None
     optimizer.fold_constants(program.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
@@ -152,15 +152,22 @@ def _hold_constants(body: Any, prefix: str) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences the exporter's remarks on missing packages and its own deprecations."""
+def _capturing(plain: Plain) -> Iterator[None]:
+    """Silences the exporter's remarks on missing packages and its own deprecations; turns its failure, which has many
+    classes, into a ValueError."""
     log = logging.getLogger("torch.onnx")
     before = log.level
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.no_grad(), use_backend("portable"):
         warnings.simplefilter("ignore")
         log.setLevel(logging.ERROR)
         try:
             yield
+        except RuntimeError as error:
+            cause = error.__cause__ or error
+            if is_out_of_memory(cause):
+                raise
+            why, model = str(cause).partition("\n")[0], type(plain.model).__name__
+            raise ValueError(f"torch cannot capture {model}: {why}; another of {', '.join(FORMS)} may do") from error
         finally:
             log.setLevel(before)
 
@@ -235,7 +242,7 @@ class TorchProgram:
     @staticmethod
     def write(plain: Plain, file: Path) -> None:
         """Writes the program with its weights."""
-        with torch.no_grad(), use_backend("portable"), _quiet():
+        with _capturing(plain):
             program = torch.export.export(plain, plain.sample(), dynamic_shapes=plain.axes())
         torch.export.save(program, file)
 
