@@ -139,6 +139,24 @@ def test_an_activation_behind_a_layer_becomes_part_of_its_product(kind, act):
 
 
 @torch.no_grad()
+def test_a_network_of_ones_own_keeps_its_activation_whatever_its_name():
+    class OfTheSameName(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.up, self.down = nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 8)
+            self.activation = ACT2FN["gelu"]
+
+        def forward(self, hidden):
+            return self.down(self.activation(self.gate(hidden)) * self.up(hidden))
+
+    OfTheSameName.__name__ = FeedForward.__name__
+    torch.manual_seed(0)
+    network, hidden = OfTheSameName().eval(), torch.randn(2, 8)
+    expected = network(hidden)
+    torch.testing.assert_close(prepack(network)(hidden), expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
 def test_a_layer_that_two_networks_share_applies_no_activation():
     model = build(MaBertModel, config(layer_pattern="MT"), dtype=torch.float32)
     first, second = (layer.feed_forward for layer in model.layers)
