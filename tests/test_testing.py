@@ -173,8 +173,48 @@ def test_the_guide_runs_as_it_stands(guide, tmp_path):
     subprocess.run(command, env={**os.environ, "MABERT_MIXERS": "gla.py"}, check=True)
 
 
-@pytest.mark.parametrize(("name", "told"), [("nowhere.py", "there is no such file"), ("nowhere", "no such module")])
-def test_what_names_no_mixers_is_named(monkeypatch, name, told):
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nowhere.py", "there is no such file"),
+        ("nowhere", "no such module"),
+        ("nowhere.mixers", "no such module"),
+        ("json.nowhere.mixers", "no such module"),
+        ("./nowhere", "no such module"),
+        ("random.py", r"another random is imported \(.*random\.py\): rename the file"),
+        ("sys.py", r"another sys is imported \(built in\)"),
+    ],
+)
+def test_what_names_no_mixers_is_named(tmp_path, monkeypatch, name, told):
+    monkeypatch.chdir(tmp_path)
+    for taken in ("random.py", "sys.py"):
+        (tmp_path / taken).touch()
     monkeypatch.setenv("MABERT_MIXERS", name)
     with pytest.raises(ValueError, match=f"MABERT_MIXERS names '{name}'; .*{told}"):
+        register_named()
+
+
+def test_a_file_of_mixers_is_read_once_and_another_of_its_name_is_refused(tmp_path, monkeypatch):
+    files = [tmp_path / place / "mixers_of_mine.py" for place in ("one", "other")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("import os\nos.environ['READ'] = os.environ['READ'] + '1'\n")
+    monkeypatch.setenv("READ", "")
+    monkeypatch.setenv("MABERT_MIXERS", os.pathsep.join(map(str, [files[0]] * 2)))
+    monkeypatch.setitem(sys.modules, "mixers_of_mine", None)  # is taken out again behind the test
+    del sys.modules["mixers_of_mine"]
+    register_named()
+    register_named()
+    assert os.environ["READ"] == "1"
+    monkeypatch.setenv("MABERT_MIXERS", os.pathsep.join(map(str, files)))
+    with pytest.raises(ValueError, match=r"names '.*other.*'; another mixers_of_mine is imported \(.*one.*\)"):
+        register_named()
+
+
+def test_what_a_named_package_lacks_itself_is_no_error_of_the_name(tmp_path, monkeypatch):
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking/__init__.py").write_text("import nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MABERT_MIXERS", "lacking.mixers")
+    with pytest.raises(ModuleNotFoundError, match="'nowhere'"):
         register_named()

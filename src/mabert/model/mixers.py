@@ -61,12 +61,18 @@ def register_named() -> None:
     """Imports the files and modules that `VARIABLE` names.
 
     Raises:
-        ValueError: If there is no such file or module.
+        ValueError: If there is no such file or module, or another module of a file's name is imported.
     """
     for name in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         path = Path(name)
         if path.suffix != ".py":
-            if importlib.util.find_spec(name) is None:
+            try:
+                there = importlib.util.find_spec(name) is not None
+            except ImportError as error:
+                if error.name and not f"{name}.".startswith(f"{error.name}."):  # what a package before the dot imports
+                    raise
+                there = False
+            if not there:
                 raise ValueError(f"{VARIABLE} names {name!r}; there is no such module (a file ends in .py)")
             importlib.import_module(name)
             continue
@@ -79,3 +85,5 @@ def register_named() -> None:
             module = importlib.util.module_from_spec(spec)
             sys.modules[path.stem] = module
             spec.loader.exec_module(module)
+        elif Path(other := getattr(sys.modules[path.stem], "__file__", None) or "built in").resolve() != path.resolve():
+            raise ValueError(f"{VARIABLE} names {name!r}; another {path.stem} is imported ({other}): rename the file")
