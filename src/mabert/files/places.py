@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from mabert.files.reading import digest, read_json, sha256
-from mabert.files.writing import make_once
+from mabert.files.writing import CannotSaveError, is_full, make_once
 
 CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
@@ -158,16 +158,23 @@ def folder_of(model: str | Path) -> str | Path:
 
 def from_hub(name: str, hint: str = "") -> Path:
     """Returns the folder of a model on the hub, or in the hub's cache here, with data files only. Raises
-    FileNotFoundError if neither has it, with the hint."""
-    from huggingface_hub import snapshot_download  # only hub names need it
-    from huggingface_hub.errors import HfHubHTTPError
+    FileNotFoundError if neither has it, with the cause and the hint, and CannotSaveError if the disk is full."""
+    from huggingface_hub import constants, snapshot_download  # only hub names need it
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     patterns = [f"*{end}" for end in WANTED] + [CARD]
     try:
         with without_waiting(name):
             return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))
     except (OSError, ValueError, HfHubHTTPError) as error:
-        raise FileNotFoundError(f"no model {name!r}: neither a folder here nor to be had from the hub{hint}") from error
+        if is_full(error):
+            raise CannotSaveError(Path(constants.HF_HUB_CACHE), error) from error
+        cause = error.__cause__ or error
+        why = " ".join(str(cause).split()) or type(cause).__name__
+        if isinstance(cause, OfflineModeIsEnabled):  # perhaps by `without_waiting`
+            why = "offline (no network, or HF_HUB_OFFLINE)"
+        there = f"no model {name!r}: neither a folder here nor to be had from the hub"
+        raise FileNotFoundError(f"{there}: {why}{hint}") from error
 
 
 @contextmanager
