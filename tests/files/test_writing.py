@@ -1,12 +1,13 @@
 """What is written is there whole or not at all, and what was there before stays until then."""
 
+import errno
 import os
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from mabert.files.writing import filling, whole_file, whole_folder, write_text
+from mabert.files.writing import CannotSaveError, filling, saving, whole_file, whole_folder, write_text
 
 
 def half(writing, begin):
@@ -84,6 +85,27 @@ def test_a_folder_within_one_that_is_filled_is_replaced(tmp_path):
             (folder / "inside").mkdir()
             (folder / "inside" / content).touch()
     assert [path.name for path in (tmp_path / "made").rglob("*")] == ["inside", "new"]
+
+
+def test_only_what_fails_in_writing_is_blamed_on_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No such file .*teacher\.json"), filling(tmp_path / "new"):
+        (tmp_path / "teacher.json").read_text()
+    with pytest.raises(FileNotFoundError, match=r"^no model here$"), filling(tmp_path / "new"):
+        raise FileNotFoundError("no model here")
+    for place in ("new/part/a", "new/.saving/a", ".saving/new/a"):
+        with (
+            pytest.raises(CannotSaveError, match=rf"^cannot save {tmp_path / 'new'}: No such"),
+            saving(tmp_path / "new"),
+        ):
+            (tmp_path / place).write_text("")
+    with pytest.raises(CannotSaveError, match=r"^cannot save .*: of a file that is open"), saving(tmp_path / "new"):
+        raise OSError(errno.EIO, "of a file that is open")
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(CannotSaveError, match=r"^cannot save .*/file/new: Not a directory"),
+        filling(tmp_path / "file/new"),
+    ):
+        pass
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")

@@ -49,16 +49,24 @@ def _mebibytes(size: int) -> str:
 
 @contextmanager
 def saving(path: str | Path, room: int = 0, advice: str = "") -> Iterator[None]:
-    """Raises CannotSaveError for any failure to save a path; takes that error's arguments.
-
-    If writing fails, tokenizers raises a bare Exception, and safetensors an error of its own.
-    """
+    """Raises CannotSaveError for any failure to save a path, but not for one to read something else; takes that
+    error's arguments."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, OSError) or type(error) is Exception or "os error" in str(error) or is_full(error):
+        if is_full(error) or _is_of_writing(error, Path(path).absolute()):
             raise CannotSaveError(Path(path), error, room, advice) from error
         raise
+
+
+def _is_of_writing(error: Exception, path: Path) -> bool:
+    """Returns whether an error is one of writing a path, which may be staged beside it, or of making its parents."""
+    if not isinstance(error, OSError):  # tokenizers raises a bare Exception, and safetensors an error of its own
+        return type(error) is Exception or "os error" in str(error)
+    if error.filename is None:
+        return error.errno is not None  # a file that is open already
+    name = Path(str(error.filename)).absolute()
+    return any(name.is_relative_to(place) for place in (path, path.parent / STAGING)) or name in path.parents
 
 
 @contextmanager
