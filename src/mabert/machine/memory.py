@@ -50,16 +50,16 @@ def naming_memory(where: Callable[[], str]) -> Iterator[None]:
         raise OutOfMemoryError(f"out of memory {where()}") from error
 
 
-def memory_left() -> int:
-    """Returns the bytes that the machine and this process's control groups have free; 0 if not known."""
-    return min([field_of("/proc/meminfo", "MemAvailable"), *group_memory()])
+def memory_left() -> int | None:
+    """Returns the bytes that the machine and this process's control groups have free; None if not known."""
+    return min([*filter(None, [field_of("/proc/meminfo", "MemAvailable")]), *group_memory()], default=None)
 
 
 def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> None:
     """Refuses a model that the memory cannot hold, before anything is allocated, by a ValueError that names both
     amounts. `bytes_each` is 2 or 4 for inference, `TRAINED` for training; a batch needs at least `beside` bytes."""
     needed, left = parameters * bytes_each + beside, memory_left()
-    if left and needed > left:
+    if left is not None and needed > left:
         batch = f", {beside / 2**30:,.1f} GiB of it for a batch" if beside else ""
         raise ValueError(
             f"{what} has {parameters:,} parameters and needs at least {needed / 2**30:,.1f} GiB of memory{batch}; "

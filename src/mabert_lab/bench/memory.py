@@ -16,15 +16,16 @@ SHARE = 0.85
 STATUS = "/proc/self/status"
 
 
-def free_memory() -> int:
-    """Returns the bytes that one model may take now; 0 if the free memory is unknown."""
-    return int(SHARE * memory_left())
+def free_memory() -> int | None:
+    """Returns the bytes that one model may take now; None if the free memory is unknown."""
+    left = memory_left()
+    return None if left is None else int(SHARE * left)
 
 
-def limit_memory(allowed: int) -> None:
+def limit_memory(allowed: int | None) -> None:
     """Limits this process to `allowed` more bytes than it has, so that too large a model gets an error and does not
-    exhaust the machine."""
-    if sys.platform != "linux":
+    exhaust the machine; does nothing if they are unknown."""
+    if allowed is None or sys.platform != "linux":
         return
     import resource  # not on every system
 

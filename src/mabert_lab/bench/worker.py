@@ -190,7 +190,7 @@ class Answers:
         """Runs the model once."""
         return self.task.sample()
 
-    def bound(self, allowed: int) -> None:
+    def bound(self, allowed: int | None) -> None:
         """Limits the process to `allowed` more bytes than it has."""
         limit_memory(allowed)
 

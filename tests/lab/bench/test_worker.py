@@ -39,6 +39,14 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
     with monkeypatch.context() as patched:
         patched.setattr(machine_memory, "group_memory", lambda: [350])
         assert memory.free_memory() == int(memory.SHARE * 350)
+        patched.setattr(machine_memory, "group_memory", lambda: [0])
+        assert memory.free_memory() == 0
+        with pytest.raises(ValueError, match=r"needs at least 1.0 GiB of memory; 0.0 GiB are free"):
+            machine_memory.check_fits("the model", 1 << 28, 4)
+        patched.setattr(machine_memory, "group_memory", list)
+        patched.setattr(machine_memory, "field_of", lambda file, name: 0)
+        assert memory.free_memory() is None
+        machine_memory.check_fits("the model", 1 << 60, 4)
     groups.write_text("12:cpu,cpuacct:/job\n9:memory:/job\n")
     sizes = {"memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "950\n"}
     write(root / "memory/job", {**sizes, "memory.stat": "total_inactive_file 20\n"})
