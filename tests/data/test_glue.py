@@ -115,6 +115,7 @@ def test_the_task_folder_itself_will_do_and_test_files_may_be_missing(glue):
             r"train\.tsv, line 3: unknown label '2'; known are 0, 1",
         ),
         ("sst2", "dev.tsv", "text\tlabel\na\t1\n", r"dev\.tsv: no column 'sentence'; the columns are text, label"),
+        ("sst2", "dev.tsv", "sentence\na\n", r"dev\.tsv: no column 'label'; the columns are sentence$"),
         ("sst2", "dev.tsv", "sentence\tlabel\n", r"dev\.tsv: a header line but no rows"),
         ("sst2", "test.tsv", "index\tsentence\nx\ta\n", r"test\.tsv, line 2: the index 'x' is not a number"),
         ("mnli", "dev_matched.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\n", "line 2: unknown label '-'"),

@@ -269,8 +269,7 @@ def check_columns(path: Path, header: Sequence[str], columns: Iterable[str]) -> 
     for column in columns:
         if header.count(column) != 1:
             problem = "no column" if column not in header else "more than one column"
-            other = f"; --{column}-column names another" if column in ("text", "label") else ""
-            raise ValueError(f"{path}: {problem} {column!r}; the columns are {', '.join(header)}{other}")
+            raise ValueError(f"{path}: {problem} {column!r}; the columns are {', '.join(header)}")
 
 
 def check_values(where: str, row: Row, columns: Sequence[str], beside: Sequence[str]) -> None:
