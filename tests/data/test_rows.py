@@ -25,13 +25,16 @@ CLEAN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"
 def test_every_format_gives_the_texts_back(tmp_path_factory, kind, texts):
     path = tmp_path_factory.mktemp("table") / f"t{kind}"
     write_table(path, [{"topic": "a", "text": text} for text in texts])
-    assert [row["text"] for _, row in rows.read_rows(path, ["text", "topic"])] == texts
+    read = list(rows.read_rows(path, ["text", "topic"]))
+    assert [row["text"] for _, row in read] == texts
+    assert read[0][0] == f"{path}, {'row 1' if '.parquet' in kind else 'line 1' if 'json' in kind else 'line 2'}"
 
 
 def test_line_ends_inside_quotes_and_long_fields_of_csv(tmp_path):
     (tmp_path / "t.csv").write_text('text,topic\n"one\ntwo, ""three""",a\n' + "x" * 200_000 + ",b\n")
     read = list(rows.read_rows(tmp_path / "t.csv", ["text"]))
-    assert [(number, len(row["text"])) for number, row in read] == [(3, len('one\ntwo, "three"')), (4, 200_000)]
+    found = [(place.rpartition(" ")[2], len(row["text"])) for place, row in read]
+    assert found == [("3", len('one\ntwo, "three"')), ("4", 200_000)]
 
 
 @given(text=st.text('a\t"\r\n\u2028 ', min_size=1, max_size=30))
@@ -64,8 +67,8 @@ def test_a_table_of_one_column_has_a_row_for_each_line_of_text(tmp_path_factory,
     path = tmp_path_factory.mktemp("t") / f"t{kind}"
     text = end * before + end.join(["text", *lines]) + end * (last or lines[-1:] == [""])
     path.write_bytes(PACKERS[".gz" if kind.endswith(".gz") else ""](text.encode()))
-    assert [(number, row["text"]) for number, row in rows.read_rows(path, ["text"])] == (
-        list(enumerate(lines, before + 2))
+    assert [(place, row["text"]) for place, row in rows.read_rows(path, ["text"])] == (
+        [(f"{path}, line {number}", text) for number, text in enumerate(lines, before + 2)]
     )
 
 

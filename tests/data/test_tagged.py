@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,6 +77,12 @@ def test_a_tag_that_only_the_validation_file_has_is_refused(tmp_path):
     message = r"d\.conll, line 4: the tag 'B-LOC' of 'Paris' is none of the training file's, O, B-PER"
     with pytest.raises(ValueError, match=message):
         load_own({"train": train, "validation": dev}, kind="tokens")
+
+
+def test_a_row_of_parquet_is_named_as_one(tmp_path):
+    pq.write_table(pa.table({"tokens": [["Anna"]], "tags": [["PER"]]}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"t\.parquet, row 1: the tag 'PER' of 'Anna' is not O"):
+        load_own({"train": tmp_path / "t.parquet"}, kind="tokens")
 
 
 def test_half_of_a_pair_of_surrogates_is_mended_in_words(tmp_path):

@@ -289,10 +289,7 @@ def _encoded(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of a table's texts, and the places of its pairs, as in `Pieces`."""
     encoder, ids = plain_encoder(tokenizer), array("I")
-    texts = (
-        [rows.text_in(row, column, f"{table}, line {number}") for column in columns]
-        for number, row in rows.read_rows(table, columns)
-    )
+    texts = ([rows.text_in(row, column, where) for column in columns] for where, row in rows.read_rows(table, columns))
     places: list[tuple[int, ...]] = []
     while len(ids) < enough and (some := list(islice(texts, AT_ONCE))):
         firsts, seconds = (

@@ -65,9 +65,7 @@ class FileSource:
             table = rows.json_rows(self.path, rows.lines(stream, self.path), [column])
         else:
             return paragraphs(rows.lines(stream, self.path, MOST_CHARACTERS))
-        return (
-            rows.text_in(row, column, f"{self.path}, line {number}") for number, row in table if row[column] is not None
-        )
+        return (rows.text_in(row, column, where) for where, row in table if row[column] is not None)
 
     def size(self) -> int:
         """Returns the file's size on disk in bytes."""

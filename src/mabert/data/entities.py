@@ -60,8 +60,8 @@ _BETWEEN = re.compile(r"[ \t]+")
 CONLL = (".conll", ".bio", ".iob", ".iob2")
 """Suffixes of files with one word and its tag per line."""
 
-Sentence = tuple[list[str], list[str], list[int]]
-"""Words, their tags (empty if not read), and the line number of each word."""
+Sentence = tuple[list[str], list[str], list[str]]
+"""Words, their tags (empty if not read), and where each word stands, for messages."""
 
 
 def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, dict[str, list[Any]]]]:
@@ -88,11 +88,11 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
             raise ValueError(f"{path}: no sentences")
     known = (OUTSIDE, *sorted({tag for _, tags, _ in held["train"] for tag in tags} - {OUTSIDE}))
     for split, sentences in held.items():
-        for word, tag, number in (each for sentence in sentences for each in zip(*sentence, strict=split != "test")):
+        for word, tag, where in (each for sentence in sentences for each in zip(*sentence, strict=split != "test")):
             if is_tag(tag) and tag in known:
                 continue
             fault = f"none of the training file's, {', '.join(known)}" if is_tag(tag) else "not O, B-TYPE or I-TYPE"
-            raise ValueError(f"{files[split]}, line {number}: the tag {tag!r} of {word!r} is {fault}")
+            raise ValueError(f"{where}: the tag {tag!r} of {word!r} is {fault}")
     if known == (OUTSIDE,):
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
     tagged = (pair for some in held.values() for words, tags, _ in some for pair in zip(words, tags, strict=False))
@@ -114,17 +114,17 @@ def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
         raise ValueError(f"{path}: a .json file; tagged words are read from lines of word and tag (CoNLL) or .jsonl")
     sentence: Sentence = [], [], []
     for number, line in enumerate(rows.lines_of_text(path), 1):
-        columns = _BETWEEN.split(line.strip(" \t\r\n"))
+        where, columns = f"{path}, line {number}", _BETWEEN.split(line.strip(" \t\r\n"))
         if columns[0] in ("", "-DOCSTART-"):
             if sentence[0]:
                 yield sentence
             sentence = [], [], []
             continue
         if tagged and len(columns) == 1:
-            raise ValueError(f"{path}, line {number}: the word {columns[0]!r} has no tag; write one behind it, as O")
+            raise ValueError(f"{where}: the word {columns[0]!r} has no tag; write one behind it, as O")
         sentence[0].append(columns[0])
         sentence[1].extend(columns[-1:] if tagged else ())
-        sentence[2].append(number)
+        sentence[2].append(where)
     if sentence[0]:
         yield sentence
 
@@ -132,11 +132,10 @@ def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
 def _of_rows(path: Path, tagged: bool) -> Iterator[Sentence]:
     """Yields the sentences of a table."""
     names = ["tokens", "tags"] if tagged else ["tokens"]
-    for number, row in rows.read_rows(path, names):
-        where = f"{path}, line {number}"
+    for where, row in rows.read_rows(path, names):
         words, *tags = (rows.texts_in(row, name, where) for name in names)
         if not words:
             raise ValueError(f"{where}: 'tokens' is empty; leave the row out")
         if tags and len(tags[0]) != len(words):
             raise ValueError(f"{where}: {len(words)} tokens and {len(tags[0])} tags; each token needs one tag")
-        yield words, tags[0] if tags else [], [number] * len(words)
+        yield words, tags[0] if tags else [], [where] * len(words)

@@ -140,7 +140,8 @@ def json_object(line: str, where: str) -> dict[str, Any]:
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-Numbered = Iterator[tuple[int, Row]]
+Placed = Iterator[tuple[str, Row]]
+"""Rows of a table, each with where it stands, for messages: `a.csv, line 3`, or `a.parquet, row 3`."""
 
 JSON_KINDS = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *JSON_KINDS, ".parquet")
@@ -152,9 +153,9 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 csv.field_size_limit(2**31 - 1)
 
 
-def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
-    """Yields line number (row number from 1 for Parquet) and row of a table: `.csv` (quotes as in RFC 4180), `.tsv` (no
-    quoting), `.jsonl`/`.ndjson` or `.parquet`, possibly compressed (`.xz`, `.gz`, `.zst`).
+def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) -> Placed:
+    """Yields the rows of a table, each with its place: `.csv` (quotes as in RFC 4180), `.tsv` (no quoting),
+    `.jsonl`/`.ndjson` or `.parquet`, possibly compressed (`.xz`, `.gz`, `.zst`).
 
     Every row must have a value in `columns`; those `beside` must be there and may be null. For blank lines of a CSV or
     TSV see `fields_of`; those of JSON Lines are skipped.
@@ -219,19 +220,20 @@ def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         logger.warning("%s: %d blank lines between rows are skipped; a row has a field for each column", path, skipped)
 
 
-def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
+def json_rows(where: str | Path, lines: Iterable[str], columns: Sequence[str], beside: Sequence[str] = ()) -> Placed:
     """Yields rows of JSON Lines and skips blank lines; see `read_rows`."""
     row = None
     for number, line in enumerate(lines, 1):
         if line.strip():
-            row = json_object(line.rstrip("\r\n"), f"{where}, line {number}")
-            check_values(f"{where}, line {number}", row, columns, beside)
-            yield number, row
+            place = f"{where}, line {number}"
+            row = json_object(line.rstrip("\r\n"), place)
+            check_values(place, row, columns, beside)
+            yield place, row
     if row is None:
         raise ValueError(f"{where}: empty (no rows)")
 
 
-def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: Sequence[str] = ()) -> Numbered:
+def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: Sequence[str] = ()) -> Placed:
     """Yields rows of an open Parquet file, reading only these columns; see `read_rows`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -243,8 +245,9 @@ def parquet_rows(path: Path, stream: BinaryIO, columns: Sequence[str], beside: S
         check_columns(path, table.schema_arrow.names, wanted)
         batches = table.iter_batches(256, columns=wanted)
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
-            check_values(f"{path}, row {number}", row, columns, beside)
-            yield number, row
+            place = f"{path}, row {number}"
+            check_values(place, row, columns, beside)
+            yield place, row
     except pa.ArrowException as error:
         raise ValueError(f"{path}: not a readable Parquet file: {str(error).splitlines()[0]}") from error
 
@@ -295,20 +298,21 @@ def header_and_fields(path: Path) -> tuple[list[str], Iterator[tuple[int, list[s
     return header, lines
 
 
-def _with_header(path: Path, columns: Sequence[str]) -> Numbered:
+def _with_header(path: Path, columns: Sequence[str]) -> Placed:
     """Yields rows; warns once if a TSV field looks like a quoted CSV field that is empty or contains quotes."""
     header, lines = header_and_fields(path)
     check_columns(path, header, columns)
     tsv = unwarned = format_of(path) == ".tsv"
     for number, fields in lines:
+        place = f"{path}, line {number}"
         if len(fields) != len(header):
             hint = "; a .tsv has no quoting, so write what quotes a tab or a line end as .csv" if tsv else ""
-            raise ValueError(f"{path}, line {number}: {len(fields)} columns where the header has {len(header)}{hint}")
+            raise ValueError(f"{place}: {len(fields)} columns where the header has {len(header)}{hint}")
         quoted = [
             field for field in fields if field == '""' or (field[:1] == field[-1:] == '"' and '""' in field[1:-1])
         ]
         if unwarned and quoted:
             unwarned = False
-            message = "%s, line %d: %s keeps its quotes, since a .tsv has no quoting; a .csv has"
-            logger.warning(message, path, number, quoted[0][:40])
-        yield number, dict(zip(header, fields, strict=True))
+            message = "%s: %s keeps its quotes, since a .tsv has no quoting; a .csv has"
+            logger.warning(message, place, quoted[0][:40])
+        yield place, dict(zip(header, fields, strict=True))

@@ -173,8 +173,7 @@ def _read(path: Path, columns: Columns, of_row: Callable[[Any, str], Any] | None
     label = columns.label if of_row is not None else None
     texts = {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
     data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []))}
-    for number, row in rows.read_rows(path, [*texts.values(), *([label] if label else [])]):
-        where = f"{path}, line {number}"
+    for where, row in rows.read_rows(path, [*texts.values(), *([label] if label else [])]):
         for name, column in texts.items():
             data[name].append(rows.text_in(row, column, where))
         if label and of_row is not None:

@@ -63,7 +63,7 @@ def read_rows(
     elif jsonl:
         table = rows.json_rows(where, lines, columns, keep)
     if table is not None:
-        return (text_row(f"{where}, line {number}", row, columns, keep, words) for number, row in table)
+        return (text_row(place, row, columns, keep, words) for place, row in table)
     if keep:
         raise ValueError(f"{where}: lines of plain text have no columns to keep; {keep[0]!r} is asked for")
     if pair_column is not None:

@@ -88,9 +88,9 @@ def own_search(path: str) -> Search:
     """Reads questions of one's own, a table of `question` and `text`; each should find its text among all texts.
     ValueError if a row lacks one of them, or there are fewer than two texts."""
     questions, texts = [], []
-    for line, row in read_rows(Path(path), ("question", "text")):
-        questions.append(text_in(row, "question", f"{path}, line {line}"))
-        texts.append(text_in(row, "text", f"{path}, line {line}"))
+    for where, row in read_rows(Path(path), ("question", "text")):
+        questions.append(text_in(row, "question", where))
+        texts.append(text_in(row, "text", where))
     place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     if len(place) < 2:
         raise ValueError(f"{path}: a search needs two different texts or more; this table has {len(place)}")
