@@ -48,6 +48,19 @@ def test_keys_of_caches_and_runs_stay_as_json_makes_them(value):
     )
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+@given(
+    before=st.lists(st.text('NaInfity-"\\\\ é\\n', max_size=12) | st.sampled_from(["NaNcy", '"Infinity', "\\\\NaN"]))
+)
+def test_the_line_of_a_number_that_is_none_is_its_own_and_not_that_of_a_text(before, word):
+    text = json.dumps(before, indent=0).removesuffix("]").rstrip() + ("," if before else "") + f"\n{word}]"
+    with pytest.raises(
+        ValueError, match=rf"there: not JSON: {word} is not a number; .* at column 1 in line "
+    ) as refused:
+        parse_json(text, "there")
+    assert str(refused.value).endswith(f" {len(before) + 2}")
+
+
 def test_what_json_does_not_have_is_an_error_unless_it_is_made_into_something():
     for number in (math.nan, math.inf, -math.inf):
         assert to_json({"a": [{"b": (number, 1.5)}], number: 2}) == '{"a": [{"b": [null, 1.5]}], "null": 2}'

@@ -10,6 +10,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
+_STRING_OR_CONSTANT = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN')
 _HALF = re.compile(r"[\ud800-\udfff]")
 
 
@@ -170,7 +171,8 @@ def parse_json(text: str, where: str, nan: bool = False, line: bool = True) -> A
     """
 
     def refuse(word: str) -> Any:
-        raise json.JSONDecodeError(f"{word} is not a number; null stands for none", text, text.find(word))
+        place = next(found.start() for found in _STRING_OR_CONSTANT.finditer(text) if found[0] == word)
+        raise json.JSONDecodeError(f"{word} is not a number; null stands for none", text, place)
 
     try:
         value = json.loads(text, parse_constant=float if nan else refuse)
