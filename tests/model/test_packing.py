@@ -154,6 +154,17 @@ def test_choices_are_not_packed():
         model(torch.ones(1, 1, 6, dtype=torch.long), cu_seq_lens_q=offsets(0, 3, 6))
 
 
+@pytest.mark.parametrize("name", ["input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"])
+def test_choices_without_an_axis_of_their_own_are_named(name):
+    model, given = build(MaBertForMultipleChoice, config()), {"input_ids": torch.ones(1, 4, 6, dtype=torch.long)}
+    if name == "inputs_embeds":
+        del given["input_ids"]
+    given[name] = torch.ones(4, 6, *([8] if name == "inputs_embeds" else []), dtype=torch.long)
+    told = rf"{name} has shape \(4, 6(, 8)?\); it must be \(batch, choices, time(, embedding_size)?\)$"
+    with pytest.raises(ValueError, match=told):
+        model(**given)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_boundaries_under_capture_are_an_error(whole):
     model = build(MaBertForSequenceClassification, config(), dtype=torch.float32)

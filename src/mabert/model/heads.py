@@ -298,7 +298,12 @@ class MaBertForMultipleChoice(Classifier):
         Raises:
             ValueError: As in the encoder, or if boundaries of a packed row are given, which cannot hold choices.
         """
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        for name, each in zip(names, inputs, strict=True):
+            wanted = "(batch, choices, time, embedding_size)" if name == "inputs_embeds" else "(batch, choices, time)"
+            if each is not None and each.dim() != wanted.count(",") + 1:
+                raise ValueError(f"{name} has shape {tuple(each.shape)}; it must be {wanted}")
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
