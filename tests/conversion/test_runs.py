@@ -20,7 +20,7 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.train.run import RunFolder
 from mabert_lab.cli import main
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
-from tests.train.helpers import corpus, interrupt, kill
+from tests.train.helpers import corpus, interrupt, kill, too_much
 
 TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
 STEPS = 8
@@ -267,3 +267,10 @@ def test_a_conversion_compares_in_its_own_precision(
     with pytest.raises(ComparedError) as seen:
         convert(embedder, words_to_learn, tmp_path / "out", precision=precision)
     assert seen.value.args == (dtype,)
+
+
+def test_want_of_memory_names_the_options_that_help(monkeypatch, tmp_path, small_batches, embedder, words_to_learn):
+    monkeypatch.setattr(ConversionTrainer, "compute_loss", too_much)
+    helps = r"at step 1, with .* at once .*; a smaller --batch-tokens or --length helps$"
+    with pytest.raises(MemoryError, match=helps):
+        convert(embedder, words_to_learn, tmp_path / "out")

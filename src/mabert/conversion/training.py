@@ -20,7 +20,7 @@ WEIGHTS = "model.safetensors"
 class ConversionTrainer(MaBertTrainer):
     """Trains a module whose forward returns losses, which it sums."""
 
-    smaller = "a machine with more memory helps"
+    smaller = "a smaller --batch-tokens or --length helps"
     save_seconds = 120.0
 
     def __init__(self, **arguments: Any) -> None:
