@@ -254,6 +254,18 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
     assert not (two / "unfinished").exists()
 
 
+def test_an_interrupt_behind_the_last_epoch_stops_a_run_that_has_no_checkpoint_yet(pretrained, tmp_path):
+    class Late(TrainerCallback):
+        def on_train_end(self, *given, **more):
+            interrupt()
+
+    with pytest.raises(KeyboardInterrupt, match=r"^finished seeds are kept; go on with --resume$"):
+        go(pretrained, tmp_path / "run", callbacks=[Late()])
+    assert not list((tmp_path / "run").rglob("checkpoint-*"))
+    go(pretrained, tmp_path / "run", resume=True)
+    assert (tmp_path / "run/seed-0/result.json").is_file()
+
+
 def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -214,7 +214,8 @@ class MaBertTrainer(RecordingTrainer):
             if self.bar is not None:
                 self.bar.close()
         if self.interrupt.interrupted:
-            raise KeyboardInterrupt(f"saved {checkpoint.checkpoints(folder)[-1]}; go on with --resume")
+            kept = checkpoint.checkpoints(folder)  # none if it came behind the last epoch of a short training
+            raise KeyboardInterrupt(f"saved {kept[-1]}; go on with --resume" if kept else "")
         return trained
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
