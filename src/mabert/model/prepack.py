@@ -10,12 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from transformers.activations import ACT2FN
-from transformers.models.albert.modeling_albert import AlbertLayer
-from transformers.models.bert.modeling_bert import BertIntermediate
-from transformers.models.electra.modeling_electra import ElectraIntermediate
-from transformers.models.roberta.modeling_roberta import RobertaIntermediate
 
-from mabert.model.blocks import FeedForward
 from mabert.model.packing import is_tracing
 from mabert.ops import int8
 from mabert.ops.transforms import is_transformed
@@ -39,11 +34,14 @@ FUSED = {
 """Activations that oneDNN can fuse into a product, with oneDNN's names for them."""
 
 ACTIVATED = {
-    FeedForward: ("up", "activation"),
-    AlbertLayer: ("ffn", "activation"),
-    **dict.fromkeys((BertIntermediate, RobertaIntermediate, ElectraIntermediate), ("dense", "intermediate_act_fn")),
+    "mabert.model.blocks.FeedForward": ("up", "activation"),
+    "transformers.models.albert.modeling_albert.AlbertLayer": ("ffn", "activation"),
+    "transformers.models.bert.modeling_bert.BertIntermediate": ("dense", "intermediate_act_fn"),
+    "transformers.models.electra.modeling_electra.ElectraIntermediate": ("dense", "intermediate_act_fn"),
+    "transformers.models.roberta.modeling_roberta.RobertaIntermediate": ("dense", "intermediate_act_fn"),
 }
-"""Classes of networks, each with the layer and the activation that reads that layer's whole output."""
+"""Networks by module and class, each with the layer and the activation that reads that layer's whole output. To import
+transformers' classes for this would take a sixth of a second."""
 
 
 class PackedLinear(nn.Module):
@@ -252,7 +250,7 @@ def gains_by_int8(layer: nn.Linear) -> bool:
 def take_activation(module: nn.Module, name: str, places: int) -> tuple[str, str]:
     """Removes the activation from a network whose layer `name` will apply it; returns oneDNN's name for it. A layer
     that is used in several `places` of the model applies none."""
-    layer, place = ACTIVATED.get(type(module), ("", ""))
+    layer, place = ACTIVATED.get(f"{type(module).__module__}.{type(module).__qualname__}", ("", ""))
     if layer != name or places > 1 or getattr(module, "gated", False):
         return NO_ACTIVATION
     activation = getattr(module, place)
