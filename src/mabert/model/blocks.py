@@ -1,5 +1,6 @@
 """The two residual blocks: Transformer (Eq. 1) and Mamba with padding-safe masking (Eqs. 2-3)."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -46,19 +47,11 @@ class ResidualBlock(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def before(self, norm: nn.Module, hidden: Tensor) -> Tensor:
-        """Returns the input of a sub-layer: LN(H), or H under `norm_position="post"`."""
-        return norm(hidden) if self.norm_before else hidden
-
-    def after(self, norm: nn.Module, hidden: Tensor, change: Tensor) -> Tensor:
-        """Adds a sub-layer's output to H, and normalises the sum under `norm_position="post"`."""
-        hidden = hidden + self.dropout(change)
-        return hidden if self.norm_before else norm(hidden)
-
-    def feed(self, hidden: Tensor) -> Tensor:
-        """Returns H + FFN(LN(H)), or LN(H + FFN(H)), (batch, time, D)."""
-        norm = self.feed_forward_norm
-        return self.after(norm, hidden, self.feed_forward(self.before(norm, hidden)))
+    def residual(self, norm: nn.Module, f: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        """Returns H + f(LN(H)), or LN(H + f(H)), (batch, time, D)."""
+        if self.norm_before:
+            return hidden + self.dropout(f(norm(hidden)))
+        return norm(hidden + self.dropout(f(hidden)))
 
 
 class TransformerBlock(ResidualBlock):
@@ -70,9 +63,8 @@ class TransformerBlock(ResidualBlock):
 
     def forward(self, hidden: Tensor, mask: PaddingMask, **kwargs: Any) -> Tensor:
         """Maps H^L to H^{L+1}, both (batch, time, D); `kwargs` are for `SelfAttention.forward`."""
-        norm = self.mixer_norm
-        hidden = self.after(norm, hidden, self.attention(self.before(norm, hidden), mask=mask, **kwargs)[0])
-        return self.feed(hidden)
+        hidden = self.residual(self.mixer_norm, lambda hidden: self.attention(hidden, mask=mask, **kwargs)[0], hidden)
+        return self.residual(self.feed_forward_norm, self.feed_forward, hidden)
 
 
 class MixerBlock(ResidualBlock):
@@ -87,12 +79,13 @@ class MixerBlock(ResidualBlock):
 
     def forward(self, hidden: Tensor, mask: PaddingMask, output_attentions: bool = False, **kwargs: Any) -> Tensor:
         """Maps H^L to H^{L+1}, both (batch, time, D); `kwargs` are for Transformer blocks."""
-        norm = self.mixer_norm
-        # What enters the mixer has no name here, so it is freed before the feed-forward network runs.
-        hidden = self.after(
-            norm, hidden, self.mixer(mask.before_core(self.before(norm, hidden)), mask, output_attentions)[0]
-        )
-        return mask.after_block(self.feed(hidden))
+
+        def mix(hidden: Tensor) -> Tensor:
+            hidden = mask.before_core(hidden)  # by the same name, since a tensor that a name holds is not freed
+            return self.mixer(hidden, mask, output_attentions)[0]
+
+        hidden = self.residual(self.mixer_norm, mix, hidden)
+        return mask.after_block(self.residual(self.feed_forward_norm, self.feed_forward, hidden))
 
 
 class MambaBlock(MixerBlock):
