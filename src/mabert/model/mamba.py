@@ -84,9 +84,9 @@ class Recurrence(KeepsValues):
         return gated, None if heads is None else hidden_attention(*inputs, heads=heads, **how)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Recurrence":
-        kept = {name: getattr(self, name).data for name in self.FLOAT32}
+        before = {name: getattr(self, name).data for name in self.FLOAT32}
         super()._apply(fn, recurse)
-        for name, value in kept.items():
+        for name, value in before.items():
             parameter = getattr(self, name)
             if parameter.dtype in SHORT and value.dtype == torch.float32:
                 parameter.data = value.to(parameter.device)
@@ -99,7 +99,10 @@ def decay_rates(A_log: Tensor) -> Tensor:
 
 
 class SelectiveCore(nn.Module):
-    """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8)."""
+    """One direction: local mixing (Eq. 5), token-wise parameters (Eqs. 6-7) and the selective scan (Eq. 8).
+
+    `MambaMixer` calls `local_mixing`, in all directions before the first scan, so that u is freed while they scan.
+    """
 
     def __init__(self, config: MaBertConfig, direction: str) -> None:
         super().__init__()
@@ -164,17 +167,17 @@ class MambaMixer(nn.Module):
         Returns:
             Y (batch, time, D), and if asked for the scan's hidden attention, (batch, heads, time, time), else None.
         """
-        u, z = self.in_proj(hidden).chunk(2, dim=-1)
-        mixed = [core.get_submodule("local_mixing")(u, mask) for core in self.cores]
+        u, z = self.in_proj(hidden).chunk(2, dim=-1)  # Eq. 4
+        mixed = [core.get_submodule("local_mixing")(u, mask) for core in self.cores]  # Eq. 5
         if z.device.type == "cpu" and not (z.requires_grad or is_tracing()):
             # u is no longer needed, and the scan can use its memory. On a GPU a copy costs time, and memory is reused.
             z = z.contiguous()
             del u
         heads = self.num_attention_heads if output_attentions else None
-        outputs = [core(ũ, z, mask, heads) for core, ũ in zip(self.cores, mixed, strict=True)]
+        outputs = [core(ũ, z, mask, heads) for core, ũ in zip(self.cores, mixed, strict=True)]  # Eqs. 6 to 8
         gated = sum_of([output[0] for output in outputs])
         attention = sum_of([output[1] for output in outputs]) if output_attentions else None
-        return self.out_proj(gated), attention
+        return self.out_proj(gated), attention  # Eq. 9
 
 
 def sum_of(terms: list[Tensor]) -> Tensor:
