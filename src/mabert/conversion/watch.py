@@ -109,6 +109,5 @@ def packing_of(row: Row) -> Packing:
 
 def pooled(hidden: Tensor, packing: Packing, pooling: str) -> Tensor:
     """Pools (1, total, D) to one vector per sequence, (sequences, D); `pooling` is `mean` or `cls`."""
-    batches, pool = packing.batches(), Pooler.FIXED[pooling]
-    parts = zip(batches.cut(hidden), batches.masks, strict=True)
-    return batches.in_order([pool(part, valid) for part, valid in parts])
+    batches = packing.batches()
+    return batches.in_order(batches.each(hidden, Pooler.FIXED[pooling]))

@@ -121,8 +121,7 @@ class PaddingMask:
         if self.packing is None:
             return function(hidden, self.valid)
         batches = self.packing.batches()
-        parts = zip(batches.cut(hidden), batches.masks, strict=True)
-        return batches.join([function(part, valid) for part, valid in parts])
+        return batches.join(batches.each(hidden, function))
 
     def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Position ids, int64 (batch or 1, time): the index of each token among the tokens of its row.

@@ -5,7 +5,7 @@ start, so each token gets the same vector as in its sequence alone.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -160,6 +160,10 @@ class Batches:
         if self.places is not None:
             flat = flat.new_zeros(sum(sizes), *flat.shape[1:]).index_copy_(0, self.places.to(flat.device), flat)
         return [part.unflatten(0, shape) for part, shape in zip(flat.split(sizes), self.shapes, strict=True)]
+
+    def each(self, packed: Tensor, function: Callable[[Tensor, Tensor | None], Tensor]) -> list[Tensor]:
+        """Calls a function on each batch of (1, total, ...) and its mask."""
+        return [function(part, valid) for part, valid in zip(self.cut(packed), self.masks, strict=True)]
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Undoes `cut`: returns (1, total, ...), without the values at padding."""

@@ -85,8 +85,7 @@ class Pooler(nn.Module):
         if packing is None:
             return self._transform(self._pooled(hidden, None if self.kind == "attention" else valid))
         batches = packing.batches()
-        parts = zip(batches.cut(hidden), batches.masks, strict=True)
-        return self._transform(batches.in_order([self._pooled(part, valid) for part, valid in parts]))
+        return self._transform(batches.in_order(batches.each(hidden, self._pooled)))
 
     def _transform(self, pooled: Tensor) -> Tensor:
         if self.dense is not None and self.activation is not None:
