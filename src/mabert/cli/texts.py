@@ -19,7 +19,7 @@ from mabert.schema.ranges import PassageTokens, Tokens
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
-    from mabert.infer.chunks import Row
+    from mabert.infer.chunks import TextRow
     from mabert.infer.model import TextModel
 
 
@@ -80,7 +80,7 @@ def add_texts(added: argparse.ArgumentParser) -> None:
     added.set_defaults(pair_column=None, keep=())  # `predict` has options for these
 
 
-def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextModel, Iterable[Row]]:
+def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextModel, Iterable[TextRow]]:
     """Returns the model, and an iterable that reads the texts or pairs.
 
     Options are checked before the model is opened, which takes seconds, and before texts are read, since someone may be
@@ -96,7 +96,7 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     return load(options.model, **how), rows
 
 
-def rows_for(options: argparse.Namespace, saved: str) -> Iterable[Row]:
+def rows_for(options: argparse.Namespace, saved: str) -> Iterable[TextRow]:
     """Returns an iterable that reads the texts or pairs for a model saved as this class.
 
     One that answers questions or tags words also reads the file formats that it is fine-tuned on.

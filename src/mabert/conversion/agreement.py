@@ -14,7 +14,7 @@ from mabert.conversion.losses import Alignment
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.watch import (
     Item,
-    Row,
+    PackedRow,
     attention_means,
     held,
     hidden_states_of,
@@ -104,7 +104,9 @@ def constants(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[int, Te
     return attention_means(teacher, row, [n for n, block in enumerate(student.layers) if hasattr(block, "mixer")])
 
 
-def rows(texts: Sequence[Item], model: Any, tokens: int = TOKENS) -> Iterator[tuple[list[int], Row, TeacherWindows]]:
+def rows(
+    texts: Sequence[Item], model: Any, tokens: int = TOKENS
+) -> Iterator[tuple[list[int], PackedRow, TeacherWindows]]:
     """Yields packed rows of texts of similar lengths, with the indices of the texts and the windows by which the model
     reads them."""
     for chosen in batches_by_length([len(text["input_ids"]) for text in texts], tokens):

@@ -29,7 +29,7 @@ class Alignment(nn.Module):
 
     def forward(self, **row: Any) -> Tensor:
         """Returns the unexplained variance of the attention's output for each converted layer, (cores,); takes a
-        `Row`, of which labels are ignored."""
+        `PackedRow`, of which labels are ignored."""
         (teacher,) = self._teacher
         row.pop("labels", None)
         windows = windows_of(row, teacher.config.max_position_embeddings)
@@ -66,8 +66,8 @@ class Distillation(nn.Module):
         return super().train(False)
 
     def forward(self, **row: Any) -> Tensor:
-        """Returns the losses on a `Row`: unexplained variance of hidden states, mean over layers, then those of the
-        use."""
+        """Returns the losses on a `PackedRow`: unexplained variance of hidden states, mean over layers, then those of
+        the use."""
         (teacher,) = self._teacher
         windows = windows_of(row, teacher.config.max_position_embeddings)
         with torch.no_grad(), hidden_states_of(teacher.base_model) as seen:

@@ -15,11 +15,11 @@ from mabert.model.pooling import Pooler
 Item = dict[str, Tensor]
 """A text: `input_ids`, int64 (time,), and `token_type_ids` where pairs need them."""
 
-Row = dict[str, Any]
+PackedRow = dict[str, Any]
 """A packed row of texts as `FlatteningCollator` makes it."""
 
 
-def packed(texts: Sequence[Item], device: torch.device) -> Row:
+def packed(texts: Sequence[Item], device: torch.device) -> PackedRow:
     """Packs texts in a row on a device."""
     row = FlatteningCollator()(texts)
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in row.items()}
@@ -30,7 +30,7 @@ class _EnoughError(Exception):
 
 
 @torch.no_grad()
-def attention_of(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, tuple[Tensor, Tensor]]:
+def attention_of(encoder: Any, row: PackedRow, layers: Collection[int]) -> dict[int, tuple[Tensor, Tensor]]:
     """Returns input and output of some layers' attention, (1, total, D) each, by layer; stops after the last."""
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -89,7 +89,7 @@ def held(encoder: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
             encoder.layers[layer].attention = attention
 
 
-def attention_means(encoder: Any, row: Row, layers: Collection[int]) -> dict[int, Tensor]:
+def attention_means(encoder: Any, row: PackedRow, layers: Collection[int]) -> dict[int, Tensor]:
     """Returns the mean output of some layers' attention over a row, (D,) by layer."""
     return {layer: given.mean((0, 1)) for layer, (_, given) in attention_of(encoder, row, layers).items()}
 
@@ -100,7 +100,7 @@ def unexplained(given: Tensor, wanted: Tensor) -> Tensor:
     return (given - wanted).square().sum() / (wanted - wanted.mean(1, keepdim=True)).square().sum()
 
 
-def packing_of(row: Row) -> Packing:
+def packing_of(row: PackedRow) -> Packing:
     """Returns the sequences of a row."""
     packing = read_boundaries(row, row["input_ids"], None, row["position_ids"])
     assert packing is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mabert.conversion.watch import Item, Row, packed, packing_of
+from mabert.conversion.watch import Item, PackedRow, packed, packing_of
 from mabert.schema import IGNORED
 
 
@@ -19,7 +19,7 @@ from mabert.schema import IGNORED
 class TeacherWindows:
     """The texts of a packed row in windows, and the way back from the windows to the texts."""
 
-    row: Row  # the windows as a packed row
+    row: PackedRow  # the windows as a packed row
     index: Tensor  # int64 (total,), the token in `row` that each token of the texts takes its output from
     text: Tensor  # int64 (windows,), the text of each window
     share: Tensor  # float32 (windows,), share of its text's tokens that each window covers
@@ -44,7 +44,7 @@ class TeacherWindows:
         return means.index_add_(0, self.text, values.float() * share).to(values.dtype)
 
 
-def windows_of(row: Row, limit: int) -> TeacherWindows:
+def windows_of(row: PackedRow, limit: int) -> TeacherWindows:
     """Cuts the texts of a packed row into windows of at most `limit` tokens, at least 3; a text that fits is its own
     window.
 

@@ -13,7 +13,7 @@ from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import was_cut
-from mabert.infer.chunks import Chunk, Row, chunks
+from mabert.infer.chunks import Chunk, TextRow, chunks
 from mabert.infer.loaded import Loaded
 from mabert.machine.memory import naming_memory
 from mabert.machine.progress import Bar
@@ -84,7 +84,9 @@ def on_batch(texts: int, tokens: int) -> str:
     return f"{what}; ask for fewer tokens a batch, now {texts * tokens:,} (--batch-tokens, or batch_tokens=)"
 
 
-def answer_in_chunks(question: Question[Answer], rows: Iterable[Row]) -> Iterator[tuple[list[Row], list[Answer]]]:
+def answer_in_chunks(
+    question: Question[Answer], rows: Iterable[TextRow]
+) -> Iterator[tuple[list[TextRow], list[Answer]]]:
     """Answers texts chunk by chunk, so that memory does not grow with their number; yields the rows of each chunk and
     their answers, in order."""
     empty = count = 0

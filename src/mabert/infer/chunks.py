@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Row = tuple[str, ...]
+TextRow = tuple[str, ...]
 """A text, or both texts of a pair."""
 
 
-class RowOfTable(Row):
+class RowOfTable(TextRow):
     """Texts of a table's row."""
 
     kept: dict[str, Any]  # the row's other columns that the output repeats beside the answer
@@ -23,7 +23,7 @@ CHARACTERS = 8_000_000
 class Chunk:
     """Consecutive texts of a stream."""
 
-    rows: list[Row]
+    rows: list[TextRow]
     before: int  # number of texts before them
     last: bool  # whether the source is known to end with them
 
@@ -35,9 +35,9 @@ class Chunk:
         return f"the input, texts {self.before + 1} to {self.before + len(self.rows)}"
 
 
-def chunks(rows: Iterable[Row]) -> Iterator[Chunk]:
+def chunks(rows: Iterable[TextRow]) -> Iterator[Chunk]:
     """Yields all rows chunk by chunk; nothing if there are no rows."""
-    held: list[Row] = []
+    held: list[TextRow] = []
     characters = before = 0
     for row in rows:
         held.append(row)

@@ -16,7 +16,7 @@ from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, POOLINGS, SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import How, answer_in_chunks
-from mabert.infer.chunks import Row
+from mabert.infer.chunks import TextRow
 from mabert.infer.loaded import Loaded, check_precision, device_named, load_for_use
 from mabert.infer.passages import Alone, InContext, Passages
 from mabert.model import MaBertConfig
@@ -246,14 +246,14 @@ class TextModel:
         return joined(self.guesses(in_rows(texts), how, top=top))
 
     def vectors(
-        self, rows: Iterable[Row], how: How, *, pooling: str | None = None, normalize: bool | None = None
-    ) -> Iterator[tuple[list[Row], list[np.ndarray]]]:
+        self, rows: Iterable[TextRow], how: How, *, pooling: str | None = None, normalize: bool | None = None
+    ) -> Iterator[tuple[list[TextRow], list[np.ndarray]]]:
         """Does the work of `embed` on a stream: yields chunks of texts with vectors, (D,) each, in constant memory."""
         return answer_in_chunks(heads.Embedding(self._way(how, pooling, normalize)), rows)
 
     def passage_vectors(
         self,
-        rows: Iterable[Row],
+        rows: Iterable[TextRow],
         how: How,
         length: int = 128,
         *,
@@ -276,8 +276,8 @@ class TextModel:
         return (found for _, (found,) in answer_in_chunks(question, rows))
 
     def labels(
-        self, rows: Iterable[Row], how: How, *, paired: bool = False
-    ) -> Iterator[tuple[list[Row], list[dict[str, Any]]]]:
+        self, rows: Iterable[TextRow], how: How, *, paired: bool = False
+    ) -> Iterator[tuple[list[TextRow], list[dict[str, Any]]]]:
         """Does the work of `predict` on a stream; `paired` tells whether rows have two texts."""
         use, tuned = self.opened.use, self.opened.encoding
         if use == "reader" and not paired:
@@ -310,8 +310,8 @@ class TextModel:
         return answer_in_chunks(heads.Classifying(self._read("classifier"), how), rows)
 
     def guesses(
-        self, rows: Iterable[Row], how: How, *, top: int = 5
-    ) -> Iterator[tuple[list[Row], list[list[list[dict[str, Any]]]]]]:
+        self, rows: Iterable[TextRow], how: How, *, top: int = 5
+    ) -> Iterator[tuple[list[TextRow], list[list[list[dict[str, Any]]]]]]:
         """Does the work of `fill_mask` on a stream."""
         check(Count, top, "top")
         return answer_in_chunks(heads.Filling(self._read("masked_lm"), how, top), rows)
@@ -368,7 +368,7 @@ class TextModel:
             raise ValueError(f"{error}; for vectors of another kind, say both pooling and normalize") from error
 
 
-def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[Row]:
+def in_rows(texts: Iterable[Any], pairs: Iterable[Any] | None = None, words: bool = False) -> list[TextRow]:
     """Makes rows of texts, or of pairs of texts, which any list, tuple, column, 1-D array or iterator may hold. Half of
     a surrogate pair becomes U+FFFD. `words` tells whether a list of words may stand for a text.
 
@@ -390,6 +390,6 @@ def text_of(given: Any, words: bool) -> Any:
     return whole_characters(given) if isinstance(given, str) else given
 
 
-def joined(chunks: Iterable[tuple[list[Row], list[Any]]]) -> list[Any]:
+def joined(chunks: Iterable[tuple[list[TextRow], list[Any]]]) -> list[Any]:
     """Returns the answers of all chunks."""
     return [answer for _, answers in chunks for answer in answers]

@@ -9,7 +9,7 @@ from mabert.data import rows
 from mabert.data.entities import sentences_of
 from mabert.data.squad import questions_of
 from mabert.data.words import Words
-from mabert.infer.chunks import Row, RowOfTable
+from mabert.infer.chunks import RowOfTable, TextRow
 
 TEXT_COLUMN = "text"
 
@@ -27,7 +27,7 @@ def read_rows(
     jsonl: bool = False,
     keep: Sequence[str] = (),
     words: bool = False,
-) -> Iterable[Row]:
+) -> Iterable[TextRow]:
     """Streams texts from a file or standard input: one per line, or one per row of a table.
 
     Args:
@@ -76,7 +76,7 @@ def read_rows(
     return plain_rows(where, lines)
 
 
-def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[Row]:
+def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[TextRow]:
     """Streams what `mabert finetune` reads in a format of its own: questions with their contexts in the form of SQuAD
     (`.json`), or a word a line, whose sentences become `Words` (CoNLL, under any other suffix). Errors are those of
     `read_rows`. Where fields of a question are kept, such as `id`, each row is a `RowOfTable`."""
@@ -86,7 +86,7 @@ def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[Row]:
     return ((Words(words),) for words, _, _ in sentences_of(path, tagged=False))
 
 
-def question_rows(path: Path, keep: Sequence[str]) -> Iterator[Row]:
+def question_rows(path: Path, keep: Sequence[str]) -> Iterator[TextRow]:
     """Yields each question with its context."""
     columns = ("question", "context")
     for context, question, where in questions_of(path):
@@ -110,7 +110,7 @@ def standard_input() -> Iterator[str]:
         raise ValueError("standard input is empty; one text a line is needed")
 
 
-def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
+def plain_rows(where: str, lines: Iterable[str]) -> Iterator[TextRow]:
     """Yields one text per line; raises ValueError if the first that is not blank is a JSON object, which nobody means
     as text."""
     begun = False
@@ -128,7 +128,7 @@ def plain_rows(where: str, lines: Iterable[str]) -> Iterator[Row]:
 
 def text_row(
     where: str, row: dict[str, Any], columns: Sequence[str], keep: Sequence[str] = (), words: bool = False
-) -> Row:
+) -> TextRow:
     """Returns the texts of one row, and the columns to keep; raises ValueError for a column without text."""
     texts = tuple(
         Words(rows.texts_in(row, column, where))

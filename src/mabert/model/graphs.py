@@ -114,7 +114,7 @@ class Graphs:
         self.graphs: OrderedDict[Shape, tuple[Captured, Tensor]] = OrderedDict()
         self.lock = threading.Lock()
         self.place: Place | None = None
-        self.row: Row | None = None
+        self.row: GraphRow | None = None
         self.full = False
 
     def __call__(self, hidden: Tensor, position_ids: Tensor, lengths: tuple[int, ...]) -> Tensor | None:
@@ -132,7 +132,7 @@ class Graphs:
         offsets = torch.tensor(ends + [shape.tokens] * (shape.sequences + 1 - len(ends)), dtype=torch.int32)
         with self.lock, torch.cuda.device(hidden.device) if hidden.is_cuda else contextlib.nullcontext():
             if self.row is None:
-                self.row = Row(hidden, autocast)
+                self.row = GraphRow(hidden, autocast)
             if (hidden.dtype, autocast) != (self.row.hidden.dtype, self.row.autocast):
                 return None
             self.row.fill(hidden, position_ids, shape.tokens)
@@ -140,7 +140,7 @@ class Graphs:
             assert self.row.output is not None
             return self.row.output[:, :total].clone()
 
-    def _compute(self, shape: Shape, offsets: Tensor, row: "Row") -> None:
+    def _compute(self, shape: Shape, offsets: Tensor, row: "GraphRow") -> None:
         """Runs the layers on the row, by a graph from the second time on."""
         self.seen[shape] += 1
         if shape not in self.graphs:
@@ -184,7 +184,7 @@ class Graphs:
                 "graphs=False or --no-graphs"
             ) from error
 
-    def _run(self, shape: Shape, offsets: Tensor, row: "Row") -> None:
+    def _run(self, shape: Shape, offsets: Tensor, row: "GraphRow") -> None:
         """Runs the layers on the row."""
         from mabert.ops.triton.launch import trusting
 
@@ -199,7 +199,7 @@ class Graphs:
         row.output[:, : shape.tokens].copy_(made)
 
 
-class Row:
+class GraphRow:
     """Where graphs read and write, each for `LONGEST_ROW` tokens: vectors like `hidden`, (1, ..., D), and positions."""
 
     def __init__(self, hidden: Tensor, autocast: torch.dtype | None) -> None:

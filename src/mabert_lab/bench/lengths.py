@@ -24,7 +24,7 @@ from mabert_lab.bench.engines import RUNTIMES, contender, title_of
 from mabert_lab.bench.profiles import Cell, Dtype
 from mabert_lab.bench.results import measured_on, place_of, record, table, times_of
 from mabert_lab.bench.tasks import even
-from mabert_lab.bench.turns import QUICK, Bench, Protocol, Row
+from mabert_lab.bench.turns import QUICK, Bench, Measurement, Protocol
 from mabert_lab.bench.worker import workers_of
 
 NORMAL = {"N(256,64)": ((256, 64, 512), 16), "N(4096,1024)": ((4096, 1024, 8192), 3)}
@@ -144,7 +144,7 @@ def run(
         return record(result, jobs, show, output, "lengths", resume)
 
 
-def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Row) -> dict[str, Any]:
+def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Measurement) -> dict[str, Any]:
     """Returns one side's row on one batch: the names of both, counts, ``tokens_per_second`` at the median, without
     padding, and the row's status, reason and times."""
     tokens = len(lengths) * even(lengths) if side.layout == "even" else sum(lengths)

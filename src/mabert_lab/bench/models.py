@@ -87,8 +87,8 @@ def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: boo
     """Measures a plan, cell by cell; see `mabert_lab.bench.results`.
 
     Returns:
-        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``,
-        ``variables`` of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Row`; those of batches have
+        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``, ``variables``
+        of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Measurement`; those of batches have
         ``tokens_per_second`` too. Results with engines, presets, folders or batches have another ``kind`` than those
         compared with the paper's tables.
 

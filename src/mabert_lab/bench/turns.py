@@ -91,7 +91,7 @@ class Bounded(Spread):
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One model in one cell, and its numbers as far as there are any."""
 
     measure: str  # as in `Cell`, like the next four
@@ -127,12 +127,12 @@ class Bench:
         self.protocol, self.workers = protocol, workers
         self.given_up: dict[tuple[str, ...], CellError] = {}
 
-    def measure(self, cell: Cell, layouts: Mapping[str, str] | None = None) -> list[Row]:
+    def measure(self, cell: Cell, layouts: Mapping[str, str] | None = None) -> list[Measurement]:
         """Measures all sides in one cell; returns a row per side, in order. `layouts` are those of the texts by side,
         if they are not the cell's."""
         self.cells = {side: replace(cell, layout=(layouts or {}).get(side, cell.layout)) for side in self.workers}
         self.rows = {
-            side: Row(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, worker.name)
+            side: Measurement(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, worker.name)
             for side, worker in self.workers.items()
         }
         self.samples: dict[str, list[Sample]] = {side: [] for side in self.workers}

@@ -37,7 +37,7 @@ TOKENIZERS = "tokenizers"
 
 
 @dataclass
-class Row:
+class PlannedModel:
     """A model of an arm: its pretraining, or one of its conversions at the whole budget, and its fine-tunings."""
 
     arm: str
@@ -55,7 +55,7 @@ class Plan:
     study: Study
     scale: Scale
     tasks: dict[str, LoadedTask]
-    rows: list[Row]  # in the order of the tables
+    rows: list[PlannedModel]  # in the order of the tables
     cells: dict[str, Cell]  # by name, each before those that start from it
 
 
@@ -71,7 +71,7 @@ class Planner:
 
     def plan(self, name: str, scale_name: str, study: Study) -> Plan:
         """Plans a study; `scale_name` gets digits that tell apart studies of other text, tasks or settings."""
-        rows: list[Row] = []
+        rows: list[PlannedModel] = []
         cells: dict[str, Cell] = {}
         own: dict[Any, list[float]] = {**self.scale.budgets}
         budgets = own.get(name, study.budgets)
@@ -85,7 +85,7 @@ class Planner:
                 models = iter([(which, *self.pretraining(at_budget, arm, budget), self.scale.seeds)])
             for which, start, model, seeds in models:
                 cells.setdefault(start.name, start)
-                rows.append(Row(title, budget, start.name))
+                rows.append(PlannedModel(title, budget, start.name))
                 for task in self.tasks.values():
                     cell = self.finetuning(which, arm, task, start, model, seeds)
                     cells.setdefault(cell.name, cell)

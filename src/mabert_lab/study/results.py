@@ -14,7 +14,7 @@ from mabert.train.vocabulary import TRAINED
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import Cell, CellFiles, without
 from mabert_lab.study.conversions import BLOCK
-from mabert_lab.study.plan import TOKENIZERS, Plan, Row, cells_of
+from mabert_lab.study.plan import TOKENIZERS, Plan, PlannedModel, cells_of
 from mabert_lab.study.runner import Status
 
 VERSION = 1
@@ -99,7 +99,7 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def row_of(
-    plan: Plan, root: Path, rows: Sequence[Row], columns: list[dict[str, Any]], states: dict[str, Status]
+    plan: Plan, root: Path, rows: Sequence[PlannedModel], columns: list[dict[str, Any]], states: dict[str, Status]
 ) -> dict[str, Any]:
     """Returns one row of the results: an arm at a budget."""
     scores: dict[str, dict[str, dict[str, float]]] = {}
