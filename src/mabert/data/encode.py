@@ -162,7 +162,7 @@ def check_list(texts: Any, name: str, needed: str = "a list of texts") -> None:
         raise ValueError(f"{name}: {found}, where {needed} is needed")
 
 
-class Examples(Dataset):
+class EncodedExamples(Dataset):
     """Encoded examples, for `Collator`: `items` with `input_ids`, `token_type_ids` if the tokenizer makes them, and
     labels. Their `lengths` in tokens serve to batch them.
 
@@ -206,7 +206,7 @@ def encode_rows(
     truncate: bool = False,
     name: str = "the data",
     before: int = 0,
-) -> Examples:
+) -> EncodedExamples:
     """Encodes rows for a classifier: `text_a`, and `text_b` and `label` if present.
 
     A single text that is longer than `max_length` and is not to be truncated is read in windows: examples of that
@@ -228,4 +228,4 @@ def encode_rows(
             parts = [part for part, _, _ in found]
         items += [part | label for part in parts]
         counts.append(len(parts))
-    return Examples(items, pairs, cut=cut, counts=counts)
+    return EncodedExamples(items, pairs, cut=cut, counts=counts)

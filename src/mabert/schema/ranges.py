@@ -139,7 +139,7 @@ Tokens = Annotated[int, Range(1, 2**24)]
 PassageTokens = Annotated[int, Range(8, 2**24)]
 """Tokens of a passage: special ones, and a few of the text."""
 
-Rows = Annotated[int, Range(1, 2**20)]
+BatchSize = Annotated[int, Range(1, 2**20)]
 """Rows of a batch: the largest ones in use have some ten thousand."""
 
 Rate = Annotated[float, Range(0, 1, below=True)]

@@ -21,7 +21,7 @@ from mabert.baselines.registry import family_of
 from mabert.baselines.uses import build, class_for, logits_in
 from mabert.data.batches import ExampleSampler, TokenBudgetSampler, batches_by_length
 from mabert.data.collate import Collator
-from mabert.data.encode import Examples
+from mabert.data.encode import EncodedExamples
 from mabert.data.glue import GlueTask
 from mabert.data.tasks import Rows, Task
 from mabert.extras import check_reporters
@@ -93,7 +93,7 @@ class FinetuneRun:
     callbacks: Sequence[TrainerCallback]
 
     @cached_property
-    def examples(self) -> dict[str, Examples]:
+    def examples(self) -> dict[str, EncodedExamples]:
         """The encoded examples of each split."""
         how = (self.model.tokenizer, self.max_length, self.recipe.truncate)
         return {split: self.kind.encoded(rows, *how, split) for split, rows in self.splits.items()}
@@ -268,7 +268,7 @@ def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, 
 @torch.no_grad()
 def logits_of(
     model: PreTrainedModel,
-    examples: Examples,
+    examples: EncodedExamples,
     pad_id: int,
     precision: str = "fp32",
     rows: int | None = None,

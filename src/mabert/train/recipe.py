@@ -15,13 +15,13 @@ from mabert.schema.check import Checked, check, unknown
 from mabert.schema.configuration import check_configuration, is_number
 from mabert.schema.ranges import (
     ONE_OR_MORE,
+    BatchSize,
     Budget,
     Count,
     Fraction,
     LearningRate,
     Range,
     Rate,
-    Rows,
     Seed,
     Seeds,
     Tokens,
@@ -39,10 +39,10 @@ TENSORBOARD = "tensorboard"
 
 Reporters = Annotated[list[str], ONE_OR_MORE]
 
-Packing = Literal["none", "pack", "unpad"]
+PackingChoice = Literal["none", "pack", "unpad"]
 
 
-def set_packing(config: "PreTrainedConfig", packing: Packing, pools: bool = False) -> None:
+def set_packing(config: "PreTrainedConfig", packing: PackingChoice, pools: bool = False) -> None:
     """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors. Raises ValueError if
     rows are to be packed, and padding is meant to have an effect or the model takes no such rows."""
     from mabert.model import MaBertConfig
@@ -148,8 +148,8 @@ class TrainingRecipe(Checked, where="training"):
     """
 
     steps: Count = 1_000_000
-    batch_size: Rows = 256
-    micro_batch_size: Rows = 256
+    batch_size: BatchSize = 256
+    micro_batch_size: BatchSize = 256
     optimizer: Literal["adamw", "adafactor"] = "adamw"
     learning_rate: LearningRate = 6e-4
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
@@ -169,7 +169,7 @@ class TrainingRecipe(Checked, where="training"):
     save_steps: Count | None = None
     keep_checkpoints: Count = 2
     workers: Annotated[int, Range(0, 64)] = 0
-    packing: Packing = "unpad"
+    packing: PackingChoice = "unpad"
     compile: bool = False
     report_to: Reporters = field(default_factory=lambda: [TENSORBOARD])
 
@@ -280,10 +280,10 @@ class FinetuneRecipe(Checked):
 
     learning_rates: Annotated[list[LearningRate], ONE_OR_MORE] | None = None
     epochs: Count | None = None
-    batch_size: Rows = 32
+    batch_size: BatchSize = 32
     batch_tokens: Tokens | None = None
     batches: Literal["length", "random"] = "length"
-    packing: Packing = "unpad"
+    packing: PackingChoice = "unpad"
     warmup_share: Rate = 0.06
     weight_decay: WeightDecay = 0.01
     dropout: Rate = 0.1

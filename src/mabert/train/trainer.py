@@ -27,7 +27,7 @@ from mabert.machine.memory import naming_memory, size_of
 from mabert.train import checkpoint
 from mabert.train.callbacks import Events, SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar, end_reports, table
 from mabert.train.objective import decay_parameter_names
-from mabert.train.recipe import Packing
+from mabert.train.recipe import PackingChoice
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -275,7 +275,7 @@ class MaBertTrainer(RecordingTrainer):
         rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
 
 
-def collator_of(packing: Packing, tokenizer: PreTrainedTokenizerFast) -> Collator | FlatteningCollator:
+def collator_of(packing: PackingChoice, tokenizer: PreTrainedTokenizerFast) -> Collator | FlatteningCollator:
     """Returns the collator for a way of packing."""
     return FlatteningCollator() if packing == "pack" else Collator(tokenizer.pad_token_id)
 

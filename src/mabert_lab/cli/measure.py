@@ -12,7 +12,7 @@ from mabert.data import GLUE
 from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import shown
 from mabert.files.writing import write_text
-from mabert.schema.ranges import Rows, Seconds, Tokens, range_of
+from mabert.schema.ranges import BatchSize, Seconds, Tokens, range_of
 
 
 def add_demo(commands: Any) -> None:
@@ -141,7 +141,7 @@ def check_rows(result: dict[str, Any]) -> None:
 def shape_of(text: str) -> int | tuple[int, int]:
     """Returns the tokens of a text, or rows and tokens of ROWSxN."""
     found = re.fullmatch(r"(?:([0-9]{1,8})x)?([0-9]{1,8})", text)
-    if found is None or int(found[2]) not in range_of(Tokens) or int(found[1] or 1) not in range_of(Rows):
+    if found is None or int(found[2]) not in range_of(Tokens) or int(found[1] or 1) not in range_of(BatchSize):
         raise argparse.ArgumentTypeError(
             f"{shown(text)} must be tokens, 512, or rows and tokens, 32x512, {range_of(Tokens)}"
         )

@@ -7,7 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
-from mabert.data.encode import Examples
+from mabert.data.encode import EncodedExamples
 from mabert.data.passages import Passage, best_answers, passages_of
 from mabert.data.squad import answer_scores
 from mabert.data.tasks import Rows, column
@@ -16,7 +16,7 @@ from mabert.train.kinds.kind import Kind
 logger = logging.getLogger(__name__)
 
 
-class PassageExamples(Examples):
+class PassageExamples(EncodedExamples):
     """Encoded passages with start and end positions, in the order of their questions, each of which has a context."""
 
     def __init__(self, passages: list[Passage], contexts: list[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
-from mabert.data.encode import Examples, encode_rows
+from mabert.data.encode import EncodedExamples, encode_rows
 from mabert.data.tasks import Rows, Task, column
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Kind(ABC):
 
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
-    ) -> Examples:
+    ) -> EncodedExamples:
         """Encodes the examples of a split with their labels; texts that are longer than `max_length`, in windows of it.
         Raises a ValueError that counts them if pairs are longer and `truncate` is off."""
         return encode_rows(rows[:], tokenizer, max_length, truncate, f"{self.task.name} {split}")

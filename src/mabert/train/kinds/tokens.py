@@ -7,7 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
-from mabert.data.encode import Examples, encodings, was_cut
+from mabert.data.encode import EncodedExamples, encodings, was_cut
 from mabert.data.entities import OUTSIDE, entities_of, types_of
 from mabert.data.metrics import entity_scores
 from mabert.data.tasks import Rows, column
@@ -18,7 +18,7 @@ from mabert.train.kinds.kind import Kind
 Tags = list[str]
 
 
-class TaggedExamples(Examples):
+class TaggedExamples(EncodedExamples):
     """Encoded sentences with tags, and the words of each, see `words_of`."""
 
     def __init__(self, items: list[dict[str, Any]], words: list[list[Word]], cut: int) -> None:
