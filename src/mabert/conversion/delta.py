@@ -59,14 +59,14 @@ def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
 
 def whole(path: Any) -> Any:
     """Returns the folder to read weights from: that of the whole model if `path` holds a delta, which the first call
-    makes in the cache, else `path`. Errors are those of `read_delta` and `joined`."""
+    makes in the cache, else `path`. Errors are those of `read_delta` and `rebuild`."""
     if not isinstance(path, str | Path) or not (Path(path) / DELTA).is_file():
         return path
     file = Path(path) / DELTA
     place = default_cache() / "whole" / f"{sha256(file)[:16]}-{sha256(Path(path) / CONFIG)[:8]}"
 
     def fill(folder: Path) -> None:
-        joined(path, *read_delta(file)).save_pretrained(folder)
+        rebuild(path, *read_delta(file)).save_pretrained(folder)
         load_tokenizer(str(path)).save_pretrained(folder)
 
     make_once(place, fill)
@@ -95,7 +95,7 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     return about, cores
 
 
-def joined(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tensor]) -> Any:
+def rebuild(path: str | Path, about: dict[str, str], cores: dict[str, torch.Tensor]) -> Any:
     """Makes the student from its teacher and cores. Raises FileNotFoundError if the teacher cannot be found, and
     ValueError if the cores learnt from another teacher's weights, or do not fit the configuration."""
     use: Any = about["use"]

@@ -26,7 +26,7 @@ from mabert.files.reading import digest
 from mabert.machine.environment import resolve_precision, warn_of_emulation
 from mabert.opening.opened import Model
 from mabert.train.run import RunFolder
-from mabert.train.trainer import joined
+from mabert.train.trainer import join_processes
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -87,7 +87,7 @@ def resolve(
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
     opened = open_teacher(teacher)
-    processes, precision = joined(asked.precision), resolve_precision(asked.precision)
+    processes, precision = join_processes(asked.precision), resolve_precision(asked.precision)
     request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
     given = {"pairs": pairs, "pair_column": pair_column}
     request |= {name: value for name, value in given.items() if value is not None}

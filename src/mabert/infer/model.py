@@ -207,7 +207,7 @@ class TextModel:
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
         rows = in_rows(texts, pairs, words=self.opened.use == "tagger")
-        return joined(self.labels(rows, how, paired=pairs is not None))
+        return all_answers(self.labels(rows, how, paired=pairs is not None))
 
     def fill_mask(
         self,
@@ -243,7 +243,7 @@ class TextModel:
             MemoryError: As in `embed`.
         """
         how = How(max_length, truncate, batch_tokens, deterministic, progress)
-        return joined(self.guesses(in_rows(texts), how, top=top))
+        return all_answers(self.guesses(in_rows(texts), how, top=top))
 
     def vectors(
         self, rows: Iterable[TextRow], how: How, *, pooling: str | None = None, normalize: bool | None = None
@@ -390,6 +390,6 @@ def text_of(given: Any, words: bool) -> Any:
     return whole_characters(given) if isinstance(given, str) else given
 
 
-def joined(chunks: Iterable[tuple[list[TextRow], list[Any]]]) -> list[Any]:
+def all_answers(chunks: Iterable[tuple[list[TextRow], list[Any]]]) -> list[Any]:
     """Returns the answers of all chunks."""
     return [answer for _, answers in chunks for answer in answers]

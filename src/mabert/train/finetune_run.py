@@ -34,7 +34,7 @@ from mabert.opening.opened import Model, Opened, open_model
 from mabert.train.kinds import Kind, kind_of
 from mabert.train.recipe import FinetuneRecipe, as_mapping, check_seeds, set_packing
 from mabert.train.run import RESULT, UNFINISHED, RunFolder, grid_file
-from mabert.train.trainer import TrainingDivergedError, joined, rows_at_once
+from mabert.train.trainer import TrainingDivergedError, join_processes, rows_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def resolve(
     """Resolves a fine-tuning and claims its folder; errors and other arguments are those of `mabert.train.finetune`."""
     seeds = check_seeds(seeds)
     check_reporters(recipe.report_to)
-    processes = joined(recipe.precision)
+    processes = join_processes(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
     opened = open_model(model)

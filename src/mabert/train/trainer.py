@@ -341,7 +341,7 @@ def leave_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def joined(precision: str) -> "PartialState":
+def join_processes(precision: str) -> "PartialState":
     """Connects this process with the others that torchrun started; without torchrun it is alone."""
     state = training_arguments(Path(), precision).distributed_state
     assert state is not None
