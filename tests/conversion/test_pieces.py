@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mabert.conversion.pieces import SHORTEST, Frame, cut
+from mabert.conversion.pieces import SHORTEST, Frame, cut_pieces
 from mabert.conversion.resolve import some
 from mabert.data.cache import Documents
 
@@ -16,7 +16,7 @@ CLS, SEP, STOP = 1, 2, 3
 
 
 class Words:
-    """What `cut` asks of a tokenizer."""
+    """What `cut_pieces` asks of a tokenizer."""
 
     def get_vocab(self):
         return {".": STOP, "word": 4}
@@ -36,7 +36,7 @@ PAIR = Frame(((CLS,), (SEP, SEP), (SEP,)), ((0,), (0, 1), (1,)), (0, 1))
 
 
 def pieces_of(sources, length=64, tokens=None, seed=0, frames=(SINGLE,), **how):
-    return cut(sources, Words(), length=length, tokens=tokens, seed=seed, frames=frames, **how)
+    return cut_pieces(sources, Words(), length=length, tokens=tokens, seed=seed, frames=frames, **how)
 
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=12)
@@ -155,7 +155,7 @@ def test_a_vocabulary_without_ends_of_sentences_will_do():
         def get_vocab(self):
             return {"word": 4}
 
-    pieces = cut([source([500])], Bytes(), length=64, tokens=None, seed=0, frames=(SINGLE,))
+    pieces = cut_pieces([source([500])], Bytes(), length=64, tokens=None, seed=0, frames=(SINGLE,))
     assert sum(pieces.lengths) == 500 + 2 * len(pieces)
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.own import load_own
-from mabert.data.words import cut
+from mabert.data.words import split_words
 
 WORD = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=6).filter(
-    lambda word: len(cut(word)) < 2
+    lambda word: len(split_words(word)) < 2
 )
 TAG = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC"])
 SENTENCES = st.lists(st.lists(st.tuples(WORD, TAG), min_size=1, max_size=5), min_size=1, max_size=5)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data.encode import encodings
-from mabert.data.words import Words, cut, words_of
+from mabert.data.words import Words, split_words, words_of
 from tests.data.conftest import KINDS
 
 VOCABULARY = ["the", "river", "café", "12", "tor-que", "northern", "naïve", "a", "U.S.", "O'Neil", "AT&T", "x,y"]
@@ -22,7 +22,7 @@ def encoding_of(tokenizer, text, length=None):
 
 
 def words_in(text):
-    return [text[begin:end] for begin, end in cut(text)]
+    return [text[begin:end] for begin, end in split_words(text)]
 
 
 def pieces_of(tokenizer, text, length=None):
@@ -54,7 +54,7 @@ def test_marks_around_a_word_are_no_part_of_it(word, before, after, stop):
 
 @given(st.text(st.sampled_from("aZ1é\u0301-_.,'\u2019s\"(” \n\u3000\u200b京都ア。、")))
 def test_words_are_in_order_without_spaces_and_begin_and_end_with_no_mark(text):
-    spans, last = cut(text), 0
+    spans, last = split_words(text), 0
     for begin, end in spans:
         assert last <= begin < end
         last = end

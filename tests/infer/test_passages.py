@@ -15,7 +15,7 @@ import mabert
 from mabert import MaBertModel
 from mabert.cli import main
 from mabert.infer import chunks as chunking
-from mabert.infer.passages import cut
+from mabert.infer.passages import split_passages
 from tests.conversion.helpers import saved_teacher
 from tests.data.conftest import KINDS
 from tests.infer.conftest import saved
@@ -51,7 +51,7 @@ def sizes_of(text, spans):
 
 @given(text=CHARACTERS, room=st.integers(3, 30))
 def test_passages_hold_everything_once_in_order_and_fit(text, room):
-    spans = cut(text, tokens_of(text), room)
+    spans = split_passages(text, tokens_of(text), room)
     assert words_of(text[start:end] for start, end in spans) == words_of([text])
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
     assert all(text[start:end] == text[start:end].strip() != "" for start, end in spans)
@@ -62,7 +62,7 @@ def test_passages_hold_everything_once_in_order_and_fit(text, room):
 def test_passages_are_whole_sentences_as_many_as_fit(texts, room):
     texts = [each.capitalize() for each in texts]
     text = "".join(each + (" " if number % 2 else "\n") for number, each in enumerate(texts))
-    spans = cut(text, tokens_of(text), room)
+    spans = split_passages(text, tokens_of(text), room)
     found = [re.findall(r"[^.!?]+[.!?]", text[start:end]) for start, end in spans]
     assert [each.strip() for several in found for each in several] == texts
     for (_, after), count in zip(pairwise(found), sizes_of(text, spans), strict=False):
@@ -73,9 +73,9 @@ def test_passages_are_whole_sentences_as_many_as_fit(texts, room):
 def test_what_follows_a_blank_line_changes_nothing_before_it(text, more):
     """So a sentence is found in the same place whatever the passages around it are."""
     text = f"{text.strip()}B"
-    alone = cut(text, tokens_of(text), 5)
+    alone = split_passages(text, tokens_of(text), 5)
     whole = f"{text}\n\n{more}"
-    assert cut(whole, tokens_of(whole), 5)[: len(alone) - 1] == alone[:-1]
+    assert split_passages(whole, tokens_of(whole), 5)[: len(alone) - 1] == alone[:-1]
 
 
 @pytest.mark.parametrize(
@@ -98,27 +98,34 @@ def test_where_sentences_end(sentences):
     behind = ["" if re.search(r"[。\uff01\uff1f｡]", each) else space for each in sentences]
     text = "".join(each.strip() + space for each, space in zip(sentences, behind, strict=True))
     least = max(len(tokens_of(each)) for each in sentences)
-    starts = {start for room in range(least, least + 40) for start, _ in cut(text, tokens_of(text), room)}
+    starts = {start for room in range(least, least + 40) for start, _ in split_passages(text, tokens_of(text), room)}
     wanted = np.cumsum([0, *(len(each.strip()) + len(space) for each, space in zip(sentences, behind, strict=True))])
     assert starts <= set(wanted[:-1].tolist())
     for each, after in pairwise(sentences):  # and there is an end at each of these places
         both = f"{each.strip()}{behind[sentences.index(each)]}{after.strip()}"
         room = max(len(tokens_of(each)), len(tokens_of(after)))
-        assert [both[slice(*span)] for span in cut(both, tokens_of(both), room)] == [each.strip(), after.strip()]
+        assert [both[slice(*span)] for span in split_passages(both, tokens_of(both), room)] == [
+            each.strip(),
+            after.strip(),
+        ]
 
 
 def test_a_long_sentence_begins_a_passage_and_is_cut_at_words_and_a_long_word_at_tokens():
     text = "One. It goes on and on, abcdefghijkl mnopqrstuvwx and on. Two."
-    assert [text[slice(*span)] for span in cut(text, tokens_of(text), 8)] == [
+    assert [text[slice(*span)] for span in split_passages(text, tokens_of(text), 8)] == [
         "One.",
         "It goes on and on,",
         "abcdefghijkl mnopqrstuvwx",
         "and on. Two.",
     ]
-    assert [text[slice(*span)] for span in cut(text, tokens_of(text), 3)][4:6] == ["abcdefghi", "jkl"]
+    assert [text[slice(*span)] for span in split_passages(text, tokens_of(text), 3)][4:6] == ["abcdefghi", "jkl"]
     wide = "日本日本\uff0c日本日本日本。"
-    assert [wide[slice(*span)] for span in cut(wide, tokens_of(wide), 6)] == ["日本日本\uff0c", "日本日本日本", "。"]
-    assert cut("é é", [(0, 1)] * 9 + [(2, 3)] * 9, 4) == [(0, 1), (2, 3)]
+    assert [wide[slice(*span)] for span in split_passages(wide, tokens_of(wide), 6)] == [
+        "日本日本\uff0c",
+        "日本日本日本",
+        "。",
+    ]
+    assert split_passages("é é", [(0, 1)] * 9 + [(2, 3)] * 9, 4) == [(0, 1), (2, 3)]
 
 
 @pytest.fixture(scope="module", params=sorted(KINDS))

@@ -131,7 +131,7 @@ class Pieces(Dataset[Item]):
         return (around + sizes(self.places)).tolist()
 
 
-def cut(
+def cut_pieces(
     sources: Sequence[Documents],
     tokenizer: PreTrainedTokenizerFast,
     *,

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from mabert.baselines.uses import Use
 from mabert.conversion import choose
 from mabert.conversion.initial import begin_from
-from mabert.conversion.pieces import Frame, Pieces, cut, frames_of, read_pairs
+from mabert.conversion.pieces import Frame, Pieces, cut_pieces, frames_of, read_pairs
 from mabert.conversion.recipe import ConversionRecipe, at_depth
 from mabert.conversion.teacher import Teacher, open_teacher, student_of, weights_hash
 from mabert.conversion.watch import Item
@@ -154,8 +154,8 @@ def learnt_from(
     training, held = read(texts, known.reader, asked, first, progress)
     how |= {"frames": frames, "longest_pair": min(asked.length, known.longest)}
     corpus = "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training)
-    pieces = cut(training, known.reader, tokens=asked.tokens, **how)
-    return pieces, cut(held, known.reader, tokens=None, **how), corpus
+    pieces = cut_pieces(training, known.reader, tokens=asked.tokens, **how)
+    return pieces, cut_pieces(held, known.reader, tokens=None, **how), corpus
 
 
 def read(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from mabert.data import rows
 from mabert.data.tasks import Task
-from mabert.data.words import cut
+from mabert.data.words import split_words
 
 OUTSIDE = "O"
 """The tag of a word that is no part of an entity."""
@@ -72,9 +72,9 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
     the first column is the word, the last its tag, with spaces or tabs between columns and a blank line between
     sentences. `-DOCSTART-` lines are skipped.
 
-    Returns the task, with the tags of the training file as labels (and the `I-TYPE` of words that `cut` divides, such
-    as those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by spaces), `tags` (not in
-    `test`) and `index` (sentence number from 0).
+    Returns the task, with the tags of the training file as labels (and the `I-TYPE` of words that `split_words`
+    divides, such as those of several ideographs), and by split `tokens`, `text_a` (the tokens joined by spaces), `tags`
+    (not in `test`) and `index` (sentence number from 0).
 
     Raises FileNotFoundError if a file is missing, and ValueError if one is empty, damaged or not UTF-8; a word has no
     tag, a malformed one, or one that the training file lacks; a sentence has unequal numbers of words and tags; or the
@@ -96,8 +96,8 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
     if known == (OUTSIDE,):
         raise ValueError(f"{files['train']}: all tags are {OUTSIDE}; there is no entity to learn from")
     tagged = (pair for some in held.values() for words, tags, _ in some for pair in zip(words, tags, strict=False))
-    # What follows the first part of a word that `cut` divides.
-    later = {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(cut(word)) > 1}
+    # What follows the first part of a word that `split_words` divides.
+    later = {f"I-{tag[2:]}" for word, tag in tagged if tag != OUTSIDE and len(split_words(word)) > 1}
     known = (OUTSIDE, *sorted({*known[1:], *later}))
     task = Task(name, known, metric_names(types_of(known)), "f1", "tokens")
     loaded: dict[str, dict[str, list[Any]]] = {}

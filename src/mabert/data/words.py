@@ -75,7 +75,7 @@ class Word(NamedTuple):
     pieces: list[int]
 
 
-def cut(text: str) -> list[Span]:
+def split_words(text: str) -> list[Span]:
     """Cuts a text into words.
 
     White space separates words, and a Chinese or Japanese ideograph is a word by itself. Quotes, brackets and sentence
@@ -86,13 +86,13 @@ def cut(text: str) -> list[Span]:
 
 
 def words_of(text: str, encoding: Encoding) -> list[Word]:
-    """Returns the words of an encoded text: the given ones of `Words`, else those of `cut`.
+    """Returns the words of an encoded text: the given ones of `Words`, else those of `split_words`.
 
-    A word of `cut` has one piece, its first. A given word has the first piece of each word that `cut` finds in it, of
-    which ideographs are several, or of itself if it is all marks. A word that was truncated, or whose characters the
-    tokenizer drops, has none.
+    A word of `split_words` has one piece, its first. A given word has the first piece of each word that `split_words`
+    finds in it, of which ideographs are several, or of itself if it is all marks. A word that was truncated, or whose
+    characters the tokenizer drops, has none.
     """
-    cores = cut(text)
+    cores = split_words(text)
     spans, inside = cores, [[core] for core in cores]
     if isinstance(text, Words):
         spans, begins = text.spans, [begin for begin, _ in cores]

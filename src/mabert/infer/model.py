@@ -130,8 +130,8 @@ class TextModel:
         """Cuts texts into passages and returns a vector of each.
 
         A passage holds as many whole sentences as fit `length`; a sentence that is longer is cut at words, and such a
-        word between tokens (see `mabert.infer.passages.cut`). Passages do not overlap, and hold all of a text but the
-        white space between them. An empty text has none.
+        word between tokens (see `mabert.infer.passages.split_passages`). Passages do not overlap, and hold all of a
+        text but the white space between them. An empty text has none.
 
         Args:
             texts: As for `embed`; of any length, unless `context` is on.

@@ -51,7 +51,7 @@ class Passages(NamedTuple):
     end: np.ndarray
 
 
-def cut(text: str, tokens: Sequence[Span] | np.ndarray, room: int) -> list[Span]:
+def split_passages(text: str, tokens: Sequence[Span] | np.ndarray, room: int) -> list[Span]:
     """Cuts a text into passages of at most `room` tokens, as long as they may be from left to right.
 
     A passage ends where a sentence does. A sentence ends at a full stop, question or exclamation mark or ellipsis of
@@ -149,7 +149,7 @@ class Alone(heads.Embedding):
         size = len(item["input_ids"])
         if size <= self.length and text and text == text.strip():
             return [((0, len(text)), item)]
-        spans = cut(text, tokens, self.length - (size - len(tokens)))
+        spans = split_passages(text, tokens, self.length - (size - len(tokens)))
         if spans == [(0, len(text))]:
             raise ValueError(
                 f"{text[:20]!r} in text {number + 1} cannot be cut and is {size} tokens, with special tokens and the "

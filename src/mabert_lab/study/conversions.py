@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.uses import class_for
 from mabert.conversion.choose import layers_kept
-from mabert.conversion.pieces import Frame, cut
+from mabert.conversion.pieces import Frame, cut_pieces
 from mabert.conversion.recipe import ConversionRecipe, at_depth
 from mabert.conversion.resolve import begun, changes_of, read
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
@@ -86,7 +86,7 @@ class Conversions:
         training, _ = read(self.asked.texts, tokenizer, recipe, self.asked.text_column, progress=False)
         frames = (Frame.of(tokenizer),)
         for seed in self.asked.seeds:
-            cut(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed, frames=frames)
+            cut_pieces(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed, frames=frames)
         self.enough.add((recipe.length, recipe.tokens))
 
     def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, Model]:
