@@ -40,7 +40,7 @@ def watched_batches(monkeypatch):
 
 
 def test_a_model_that_one_answer_to_all_would_match_is_told_of_once_a_seed(pretrained, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(Classification, "answers", lambda self, logits, examples: np.zeros(len(logits), int))
+    monkeypatch.setattr(Classification, "predictions", lambda self, logits, examples: np.zeros(len(logits), int))
     result = go(pretrained, tmp_path, seeds=(0, 1), data=TESTED)
     labels = TESTED["validation"]["label"]
     accuracy = result["outcome"]["scores"]["validation"]["accuracy"]["mean"]

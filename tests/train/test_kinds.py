@@ -249,12 +249,12 @@ def test_words_that_were_cut_off_are_tagged_as_outside():
     rows = Dataset.from_dict({"tokens": [["bird"] * 6], "tags": [["B-ANIMAL"] * 6]})
     examples = kind.encoded(rows, tokenizer(), 5, True, "validation")
     logits = np.eye(5)[np.ones(5, int)]
-    assert kind.answers(logits, examples) == [["B-ANIMAL"] * 3 + ["O"] * 3]
+    assert kind.predictions(logits, examples) == [["B-ANIMAL"] * 3 + ["O"] * 3]
 
 
 def test_a_label_holds_where_its_probability_is_above_one_half_and_the_first_right_answer_is_written():
     kind = kind_of(SEVERAL)
-    (answer,) = kind.answers(np.array([[0.1, 0.0, 3.0]]), None)
+    (answer,) = kind.predictions(np.array([[0.1, 0.0, 3.0]]), None)
     assert kind.written(answer) == "bird|river"
     assert [kind_of(ANSWERS).written(label) for label in (["the a", "a"], [])] == ["the a", ""]
 

@@ -185,15 +185,15 @@ def run_seed(run: FinetuneRun, rate: float, seed: int, keep_model: bool) -> dict
             run.model.tokenizer.save_pretrained(staging)
             Encoding(recipe.max_length, recipe.truncate, run.examples["train"].pairs).save(staging)
     # Each process computes its part.
-    found = {split: run.answers(model, split) for split in run.splits if split != "train"}
+    found = {split: run.predictions(model, split) for split in run.splits if split != "train"}
     if not writes:
         return {}
     place.mkdir(parents=True, exist_ok=True)
-    for split, answers in found.items():
+    for split, predictions in found.items():
         if split in run.labels:
-            metrics[split] = run.kind.scores(answers, run.labels[split])
+            metrics[split] = run.kind.scores(predictions, run.labels[split])
             warn_of_a_constant(run, split, metrics[split], seed, rate)
-        write_predictions(place, run, split, answers)
+        write_predictions(place, run, split, predictions)
     about = {"seed": seed, "learning_rate": rate, "metrics": metrics, "history": trained.history}
     result = write_record(place / RESULT, about, trained.stopwatch.before + time.time() - began)
     leave_no_checkpoints(run, rate, seed)
@@ -225,14 +225,14 @@ def leave_no_checkpoints(run: FinetuneRun, rate: float, seed: int) -> None:
             place.parent.rmdir()
 
 
-def write_predictions(folder: Path, run: FinetuneRun, split: str, answers: Sequence[Any]) -> None:
+def write_predictions(folder: Path, run: FinetuneRun, split: str, predictions: Sequence[Any]) -> None:
     """Writes a table of predictions, with the truth if known; for GLUE's test splits in the leaderboard's format."""
     task, name = run.kind.task, f"{split}.tsv"
-    columns = {"index": column(run.splits[split], "index"), "prediction": map(run.kind.written, answers)}
+    columns = {"index": column(run.splits[split], "index"), "prediction": map(run.kind.written, predictions)}
     if split in run.labels:
         columns["label"] = map(run.kind.written, run.labels[split])
     elif isinstance(task, GlueTask):
-        name, columns["prediction"] = task.submissions[split], task.submitted(answers)
+        name, columns["prediction"] = task.submissions[split], task.submitted(predictions)
     lines = map(tsv_line, [list(columns), *zip(*columns.values(), strict=True)])
     write_text(folder / name, "\n".join(lines) + "\n")
 

@@ -138,8 +138,8 @@ class FinetuneRun:
         unpads = isinstance(config, MaBertConfig) and config.unpad != "never" and config.padding_safe_masking == "exact"
         return TokenBudgetSampler(lengths, recipe.batch_tokens, padded=not unpads, **how)
 
-    def answers(self, model: PreTrainedModel, split: str) -> Any:
-        """Returns a model's answers on one split, one per row. Raises TrainingDivergedError if an output is not
+    def predictions(self, model: PreTrainedModel, split: str) -> Any:
+        """Returns a model's predictions on one split, one per row. Raises TrainingDivergedError if an output is not
         finite, which means that the last step was too large."""
         recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
@@ -147,12 +147,12 @@ class FinetuneRun:
         logits = logits_of(model, examples, pad_id, recipe.precision, rows, kind.a_token)
         if not np.isfinite(logits).all():
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
-        return kind.answers(examples.by_row(logits), examples)
+        return kind.predictions(examples.by_row(logits), examples)
 
     def scores(self, model: PreTrainedModel) -> Mapping[str, float | None]:
         """Computes the task's metrics on its first validation split."""
         split = next(iter(self.labels))
-        return self.kind.scores(self.answers(model, split), self.labels[split])
+        return self.kind.scores(self.predictions(model, split), self.labels[split])
 
     def tell_longer(self) -> None:
         """Logs how many texts of each split were truncated or read in windows, if any."""

@@ -56,7 +56,7 @@ class Answers(Kind):
     def labels(self, rows: Rows) -> list[list[str]]:
         return column(rows, "answers")
 
-    def answers(self, logits: np.ndarray, examples: PassageExamples) -> list[str]:
+    def predictions(self, logits: np.ndarray, examples: PassageExamples) -> list[str]:
         each = np.split(logits, np.cumsum(examples.lengths))[:-1]
         return [found.answer for found in best_answers(examples.contexts, examples.passages, each)]
 
@@ -67,5 +67,5 @@ class Answers(Kind):
     def constants(self, labels: Sequence[Sequence[str]]) -> Mapping[str, list[str]]:
         return {"": [""] * len(labels)} if any(labels) else {}
 
-    def scores(self, answers: Sequence[str], labels: Sequence[Sequence[str]]) -> dict[str, float | None]:
-        return {**answer_scores(answers, labels)}
+    def scores(self, predictions: Sequence[str], labels: Sequence[Sequence[str]]) -> dict[str, float | None]:
+        return {**answer_scores(predictions, labels)}

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Kind(ABC):
-    """How one kind of task is encoded, answered and scored. The defaults suit tasks with one label per text.
+    """How one kind of task is encoded, predicted and scored. The defaults suit tasks with one label per text.
 
     Attributes:
         use: Names the model's head, see `mabert.baselines.uses`.
@@ -44,9 +44,9 @@ class Kind(ABC):
         }
 
     @abstractmethod
-    def answers(self, logits: np.ndarray, examples: Any) -> Any:
+    def predictions(self, logits: np.ndarray, examples: Any) -> Any:
         """Converts the model's outputs on a split, see `mabert.train.finetune_run.logits_of` (of a row in several
-        windows, their mean), to answers, one per row; `examples` are from `encoded`."""
+        windows, their mean), to predictions, one per row; `examples` are from `encoded`."""
 
     @abstractmethod
     def written(self, answer: Any) -> str:
@@ -75,8 +75,8 @@ class Kind(ABC):
         """Returns the labels of a split, one per row."""
         return np.asarray(column(rows, "label"))
 
-    def scores(self, answers: Any, labels: Any) -> Mapping[str, float | None]:
+    def scores(self, predictions: Any, labels: Any) -> Mapping[str, float | None]:
         """Computes the task's metrics; one that the labels leave undefined is None."""
         from mabert.data.metrics import compute  # loads scikit-learn and SciPy
 
-        return compute(self.task, answers, labels)
+        return compute(self.task, predictions, labels)

@@ -21,7 +21,7 @@ class Classification(Kind):
 
     problem_type = "single_label_classification"
 
-    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
+    def predictions(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits.argmax(1)
 
     def written(self, answer: Any) -> str:
@@ -40,7 +40,7 @@ class Several(Classification):
 
     problem_type = SEVERAL
 
-    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
+    def predictions(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits > 0
 
     def written(self, answer: np.ndarray) -> str:
@@ -53,7 +53,7 @@ class Regression(Kind):
     outputs = 1
     problem_type = "regression"
 
-    def answers(self, logits: np.ndarray, examples: Any) -> np.ndarray:
+    def predictions(self, logits: np.ndarray, examples: Any) -> np.ndarray:
         return logits[:, 0]
 
     def written(self, answer: float) -> str:

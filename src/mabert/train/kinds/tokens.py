@@ -59,7 +59,7 @@ class Tokens(Kind):
     def labels(self, rows: Rows) -> list[Tags]:
         return column(rows, "tags")
 
-    def answers(self, logits: np.ndarray, examples: TaggedExamples) -> list[Tags]:
+    def predictions(self, logits: np.ndarray, examples: TaggedExamples) -> list[Tags]:
         names, begin, answers = self.task.label_names, 0, []
         best = logits.argmax(1)
         for length, words in zip(examples.lengths, examples.words, strict=True):
@@ -73,5 +73,5 @@ class Tokens(Kind):
     def constants(self, labels: Sequence[Tags]) -> Mapping[str, list[Tags]]:
         return {OUTSIDE: [[OUTSIDE] * len(tags) for tags in labels]} if any(map(entities_of, labels)) else {}
 
-    def scores(self, answers: Sequence[Tags], labels: Sequence[Tags]) -> dict[str, float | None]:
-        return {**entity_scores(answers, labels, types_of(self.task.label_names))}
+    def scores(self, predictions: Sequence[Tags], labels: Sequence[Tags]) -> dict[str, float | None]:
+        return {**entity_scores(predictions, labels, types_of(self.task.label_names))}
