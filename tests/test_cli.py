@@ -26,8 +26,8 @@ from mabert.files import places
 from mabert.infer import chunks
 from mabert.model.blocks import MambaBlock
 from mabert.opening.opened import open_model
+from mabert.train.folder import REQUEST
 from mabert.train.recipe import load_recipe
-from mabert.train.run import REQUEST
 from mabert_lab.bench import models
 from mabert_lab.cli import main
 from tests.infer.conftest import classifier, masked_lm, words  # noqa: F401 -- fixtures

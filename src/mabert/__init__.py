@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mabert.conversion.run import convert
+    from mabert.conversion.convert import convert
     from mabert.exporting import export
     from mabert.infer.model import load
     from mabert.model import (
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "convert": "mabert.conversion.run",
+    "convert": "mabert.conversion.convert",
     "export": "mabert.exporting",
     "load": "mabert.infer.model",
     "prepack": "mabert.model.prepack",

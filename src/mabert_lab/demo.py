@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 import mabert
-from mabert.conversion.run import convert
+from mabert.conversion.convert import convert
 from mabert.data import corpus
 from mabert.data.tasks import as_rows, table_task
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
@@ -29,9 +29,9 @@ from mabert.files.writing import filling, in_use, write_json, write_text
 from mabert.infer.model import TextModel
 from mabert.opening.opened import open_model
 from mabert.train.finetune import finetune
+from mabert.train.folder import RESULT
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, load_recipe
-from mabert.train.run import RESULT
 from mabert_lab.english import installed_documentation, scrambled, sentences
 from mabert_lab.report import conversion as converted
 from mabert_lab.report.charts import Figure, line_chart, loss_chart

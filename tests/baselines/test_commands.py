@@ -20,11 +20,11 @@ from mabert.infer.info import info
 from mabert.model.map_pooling import MapPooling
 from mabert.opening.extend import extend
 from mabert.train.finetune import finetune
+from mabert.train.folder import RunFolder
 from mabert.train.objective import at_places, mean_over_scored
 from mabert.train.pretrain import PretrainTrainer, pretrain
 from mabert.train.pretrain_run import resolve
 from mabert.train.recipe import FinetuneRecipe, load_recipe
-from mabert.train.run import RunFolder
 from tests.baselines.helpers import NAMES, small
 from tests.conversion.helpers import saved_teacher
 from tests.train.helpers import WORDS, kill_at, recipe, same_weights

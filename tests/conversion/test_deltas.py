@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import mabert
 from mabert.cli import main
-from mabert.conversion import run as running
+from mabert.conversion import convert as running
 from mabert.conversion.delta import save_delta, whole
 from mabert.files.places import DELTA, find
 from tests.conversion.conftest import made_once, make_small

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import mabert
 from mabert.conversion import choose
-from mabert.conversion import run as running
+from mabert.conversion import convert as running
 from mabert.conversion.pieces import Frame, Pieces, frames_of, read_pairs, reads_pairs
 from mabert.conversion.teacher import Teacher, lowering
 from mabert.conversion.watch import packed

@@ -13,11 +13,11 @@ from transformers import AutoModel
 import mabert
 from mabert import MaBertForSequenceClassification
 from mabert.conversion import agreement, losses, resolve, training
-from mabert.conversion import run as running
+from mabert.conversion import convert as running
 from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
-from mabert.train.run import RunFolder
+from mabert.train.folder import RunFolder
 from mabert_lab.cli import main
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
 from tests.train.helpers import corpus, interrupt, kill, too_much

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from mabert.opening.opened import open_model
 from mabert.train import finetune_once
 from mabert.train.finetune_run import FinetuneRun
+from mabert.train.folder import RunFolder
 from mabert.train.kinds import kind_of
 from mabert.train.recipe import FinetuneRecipe
-from mabert.train.run import RunFolder
 from tests.train.helpers import of_family
 from tests.train.tasks import TASKS, splits
 

@@ -15,11 +15,11 @@ from mabert import MaBertForMaskedLM
 from mabert.data.tokenizer import fingerprint
 from mabert.train import callbacks, trainer
 from mabert.train import pretrain as pretraining
+from mabert.train.folder import RunFolder
 from mabert.train.objective import decay_parameter_names
 from mabert.train.pretrain import pretrain
 from mabert.train.pretrain_run import model_config, prepare_data
 from mabert.train.recipe import recipe_of_run
-from mabert.train.run import RunFolder
 from mabert.train.trainer import TrainingDivergedError
 from tests.train.helpers import (
     At,

@@ -8,7 +8,7 @@ from mabert.cli.command import add_field, command, load_libraries, say
 from mabert.conversion.recipe import ConversionRecipe
 from mabert.files.places import find
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
-from mabert.train.run import RunFolder
+from mabert.train.folder import RunFolder
 
 FIELDS = {
     "pattern": "layers: letters M (Mamba) and T (attention), repeated to the teacher's depth; auto measures which "
@@ -46,7 +46,7 @@ def run_convert(options: argparse.Namespace) -> None:
     RunFolder(options.output, options.resume).check({})
     options.teacher = find(options.teacher)
     load_libraries()
-    from mabert.conversion.run import convert
+    from mabert.conversion.convert import convert
 
     keep_freed_memory()
     with ended_as_interrupted():

@@ -13,8 +13,8 @@ from mabert.files.places import find
 from mabert.files.reading import shown
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 from mabert.schema.ranges import BERT_SIZE, MOST_SEEDS, Budget, Seed, Tokens, Vocabulary, range_of
+from mabert.train.folder import RunFolder
 from mabert.train.recipe import FinetuneRecipe, as_begun, check_seeds, load_recipe, recipe_of_run
-from mabert.train.run import RunFolder
 
 GLUE_OPTIONS = {"data": GLUE}
 TABLE_OPTIONS = {

@@ -25,7 +25,7 @@ from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.environment import resolve_precision, warn_of_emulation
 from mabert.opening.opened import Model
-from mabert.train.run import RunFolder
+from mabert.train.folder import RunFolder
 from mabert.train.trainer import join_processes
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from mabert.conversion.pieces import Pieces
 from mabert.conversion.resolve import ConversionRun
 from mabert.data.batches import TokenBudgetSampler
 from mabert.train.checkpoint import checkpoint_to_resume
-from mabert.train.run import UNFINISHED
+from mabert.train.folder import UNFINISHED
 from mabert.train.trainer import MaBertTrainer, training_arguments
 
 WEIGHTS = "model.safetensors"

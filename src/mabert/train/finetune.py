@@ -23,8 +23,8 @@ from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once
 from mabert.train.finetune_run import FREE, FinetuneRun, resolve
+from mabert.train.folder import RESULT, RunFolder, grid_file, write_record
 from mabert.train.recipe import FinetuneRecipe
-from mabert.train.run import RESULT, RunFolder, grid_file, write_record
 from mabert.train.trainer import TrainingDivergedError
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,9 @@ from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
+from mabert.train.folder import RESULT, UNFINISHED, RunFolder, grid_file
 from mabert.train.kinds import Kind, kind_of
 from mabert.train.recipe import FinetuneRecipe, as_mapping, check_seeds, set_packing
-from mabert.train.run import RESULT, UNFINISHED, RunFolder, grid_file
 from mabert.train.trainer import TrainingDivergedError, join_processes, rows_at_once
 
 logger = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from mabert.machine.memory import naming_memory, size_of
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
+from mabert.train.folder import HISTORY, LOGS, RunFolder
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import FREE, PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe, set_packing
-from mabert.train.run import HISTORY, LOGS, RunFolder
 from mabert.train.trainer import MaBertTrainer, collator_of
 
 BETWEEN = "between"

@@ -23,8 +23,8 @@ from mabert.machine.memory import TRAINED, check_fits, parameters_of
 from mabert.opening.opened import Opened, open_model
 from mabert.schema import IGNORED
 from mabert.train.checkpoint import checkpoint_to_resume
+from mabert.train.folder import RunFolder
 from mabert.train.recipe import PretrainRecipe, as_mapping, set_packing
-from mabert.train.run import RunFolder
 from mabert.train.trainer import training_arguments
 from mabert.train.vocabulary import find_tokenizer
 

@@ -27,7 +27,7 @@ from mabert.schema.ranges import (
     Tokens,
     WeightDecay,
 )
-from mabert.train.run import DIRECTORY, RunFolder, located
+from mabert.train.folder import DIRECTORY, RunFolder, located
 from mabert.train.written import read_yaml, with_overrides
 
 if TYPE_CHECKING:

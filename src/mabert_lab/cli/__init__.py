@@ -7,7 +7,7 @@ from typing import Any
 from mabert import cli
 from mabert.extras import lacking
 from mabert.files.writing import write_text
-from mabert.train.run import HISTORIES
+from mabert.train.folder import HISTORIES
 from mabert_lab.cli.measure import add_bench, add_demo, add_report
 from mabert_lab.cli.study import add_study
 

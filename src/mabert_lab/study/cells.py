@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from mabert.files.reading import key_of, read_json, read_json_if_there, to_json
 from mabert.files.writing import locked
-from mabert.train.run import REQUEST, RESULT
+from mabert.train.folder import REQUEST, RESULT
 
 FORMAT = 3
 """Raise this when the same cell would give another result."""

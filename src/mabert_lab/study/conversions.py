@@ -22,8 +22,8 @@ from mabert.files.writing import filling
 from mabert.machine.environment import resolve_precision
 from mabert.machine.memory import parameters_of, size_of
 from mabert.schema.check import check
+from mabert.train.folder import RunFolder
 from mabert.train.recipe import check_seeds
-from mabert.train.run import RunFolder
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, absolute, without
 from mabert_lab.study.grid import Arm, ConvertSettings, Scale
 

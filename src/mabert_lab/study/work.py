@@ -18,8 +18,8 @@ from typing import Any
 
 from filelock import Timeout
 
+from mabert.conversion.convert import convert
 from mabert.conversion.recipe import ConversionRecipe
-from mabert.conversion.run import convert
 from mabert.conversion.teacher import Teacher, weights_hash
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer

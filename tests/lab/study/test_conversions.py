@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
 from mabert import MaBertModel
-from mabert.train.run import RunFolder
+from mabert.train.folder import RunFolder
 from mabert_lab.cli import main
 from mabert_lab.report.found import find
 from mabert_lab.report.whole import report

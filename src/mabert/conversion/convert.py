@@ -29,7 +29,7 @@ from mabert.files.writing import filling, write_text
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.schema.check import check
-from mabert.train.run import UNFINISHED, RunFolder
+from mabert.train.folder import UNFINISHED, RunFolder
 
 logger = logging.getLogger(__name__)
 
