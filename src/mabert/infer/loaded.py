@@ -66,7 +66,7 @@ class Loaded(Generic[Pretrained]):
         with alone, torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.bf16):
             yield
 
-    def prepacked(self, graphs: bool = True) -> "Loaded[Pretrained]":
+    def for_inference(self, graphs: bool = True) -> "Loaded[Pretrained]":
         """Makes the model ready for inference alone: it must not be used elsewhere any more. Returns self.
 
         On a CPU it is prepacked if possible (`mabert.prepack`). On a GPU, in bf16, each product's weights are cast once

@@ -321,7 +321,7 @@ class TextModel:
             with LOADING:
                 if use not in self._loaded:  # another thread may have read it meanwhile
                     loaded = load_for_use(self.opened, use, precision=self._precision, device=self._device)
-                    self._loaded[use] = loaded.prepacked(self._graphs)
+                    self._loaded[use] = loaded.for_inference(self._graphs)
         return self._loaded[use]
 
     def _encoder(self) -> Loaded[Any]:

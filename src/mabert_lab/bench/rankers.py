@@ -131,7 +131,7 @@ def rankers_of(name: str) -> dict[str, Ranker]:
     place = find(name)
     if place.fields.get("model_type") == MaBertConfig.model_type:
         opened = open_model(place)
-        loaded = load_for_use(opened, "encoder", precision="auto").prepacked()
+        loaded = load_for_use(opened, "encoder", precision="auto").for_inference()
         return within_and_beyond(name, loaded, opened.sentences) | by_passages(name)
     known = Teacher.of(place)
     rankers = within_and_beyond(name, ready(known, known.copy), known.sentences)
@@ -164,7 +164,7 @@ def by_passages(name: str) -> dict[str, Ranker]:
 def ready(known: Teacher, model: Any) -> Loaded[Any]:
     """Makes a MaBERT with a teacher's tokenizer ready to embed."""
     bf16 = resolve_precision("auto") == "bf16"
-    return Loaded(model.base_model.to(device_named(None)), known.tokenizer, bf16).prepacked()
+    return Loaded(model.base_model.to(device_named(None)), known.tokenizer, bf16).for_inference()
 
 
 def within_and_beyond(name: str, loaded: Loaded[Any], sentences: SentenceFolder | None) -> dict[str, Ranker]:
