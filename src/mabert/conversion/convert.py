@@ -81,11 +81,11 @@ def convert(
     asked, folder = check(ConversionRecipe, recipe), RunFolder(output, resume, free=FREE)
     columns = text_column, pair_column
     run = resolve(teacher, texts, folder, asked, columns=columns, pairs=pairs, progress=progress)
-    known, writes = run.known, run.processes.is_main_process
+    known, writes = run.teacher, run.processes.is_main_process
     if run.result is not None:
         return reported(run.result, progress) if writes else {}
-    set_seed(run.asked.seed)
-    student = begun(known.model, known.copy, known.use, changes_of(known, run.pattern, run.asked))
+    set_seed(run.recipe.seed)
+    student = begun(known.model, known.copy, known.use, changes_of(known, run.pattern, run.recipe))
     stages = learn(run, student)
     if not writes:
         return {}
@@ -94,7 +94,7 @@ def convert(
     save(run, student, outcome)
     shutil.rmtree(run.folder.path / UNFINISHED, ignore_errors=True)
     seconds = sum(stage["seconds"] for stage in stages.values())
-    return reported(run.folder.write_result(outcome, seconds, seed=run.asked.seed), progress)
+    return reported(run.folder.write_result(outcome, seconds, seed=run.recipe.seed), progress)
 
 
 def reported(result: dict[str, Any], progress: bool) -> dict[str, Any]:
@@ -107,21 +107,21 @@ def reported(result: dict[str, Any], progress: bool) -> dict[str, Any]:
 
 def measured(run: ConversionRun, student: Any) -> dict[str, Any]:
     """Measures the student's agreement with its teacher, and the speed of both."""
-    known, longest = run.known, run.asked.length
+    teacher, longest = run.teacher, run.recipe.length
     lengths = [*(tokens for tokens in TIMED if tokens < longest), longest]
     with torch.autocast(student.device.type, torch.bfloat16, enabled=run.precision == "bf16"):
-        agreement = compare(known.copy, student, known.use, run.samples)
-    timed = speed(known.model.to(student.device), student, lengths, known.longest, run.precision)
+        agreement = compare(teacher.copy, student, teacher.use, run.samples)
+    timed = speed(teacher.model.to(student.device), student, lengths, teacher.longest, run.precision)
     return {"agreement": agreement, "speed": timed}
 
 
 def learn(run: ConversionRun, student: Any) -> dict[str, Any]:
     """Runs both stages; returns the report of `train` on each."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    copy, use = run.known.copy.to(device).requires_grad_(False), run.known.use
+    copy, use = run.teacher.copy.to(device).requires_grad_(False), run.teacher.use
     student.to(device)
-    collate = FlatteningCollator(MlmMasking(run.known.tokenizer) if use == "masked_lm" else None, run.asked.seed)
-    places, border = run.pieces.places, round((1 - run.asked.end_to_end) * len(run.pieces))
+    collate = FlatteningCollator(MlmMasking(run.teacher.tokenizer) if use == "masked_lm" else None, run.recipe.seed)
+    places, border = run.pieces.places, round((1 - run.recipe.end_to_end) * len(run.pieces))
     first, second = (dataclasses.replace(run.pieces, places=some) for some in (places[:border], places[border:]))
     spent: dict[str, Any] = {}
     if len(first):
@@ -143,25 +143,25 @@ def save(run: ConversionRun, student: Any, outcome: dict[str, Any]) -> None:
 
     If the student reads longer texts than its teacher, every file that holds a length gets the student's.
     """
-    known, request = run.known, run.request
-    length, sentences = run.asked.length, known.sentences
-    longer = length if length > known.longest else None
-    encoding = Encoding.beside(known.place)
+    teacher, request = run.teacher, run.request
+    length, sentences = run.recipe.length, teacher.sentences
+    longer = length if length > teacher.longest else None
+    encoding = Encoding.beside(teacher.place)
     advice = "the last checkpoint is whole; make room and go on by --resume"
     with filling(run.folder.path, size_of(student), advice) as staging:
-        if run.asked.delta:
+        if run.recipe.delta:
             named = request["teacher"]
             named = str(Path(named).absolute()) if Path(named).exists() else named
             save_delta(student, outcome["use"], named, request["resolved"]["weights"], staging)
         else:
             student.save_pretrained(staging)
-        known.tokenizer.model_max_length = longer or known.tokenizer.model_max_length
-        known.tokenizer.save_pretrained(staging)
+        teacher.tokenizer.model_max_length = longer or teacher.tokenizer.model_max_length
+        teacher.tokenizer.save_pretrained(staging)
         if sentences is not None:  # sentence-transformers cuts texts there, and the student has learnt from longer ones
             cut_before = sentences.longest is not None and length > sentences.longest
             sentences.copy_to(staging, length if cut_before else longer)
-        elif is_cross_encoder(known.place):
-            copy_settings(known.place, staging)
+        elif is_cross_encoder(teacher.place):
+            copy_settings(teacher.place, staging)
         if encoding is not None:
             dataclasses.replace(encoding, max_length=longer or encoding.max_length).save(staging)
-        write_text(staging / CARD, card(known.place, request, outcome))
+        write_text(staging / CARD, card(teacher.place, request, outcome))

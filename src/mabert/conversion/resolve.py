@@ -51,8 +51,8 @@ SURVEYED, TYPICAL = 4_000, 512
 class ConversionRun:
     """A conversion that may begin: its folder is claimed, and nothing about it is decided later."""
 
-    asked: ConversionRecipe
-    known: Teacher
+    recipe: ConversionRecipe
+    teacher: Teacher
     folder: RunFolder
     request: dict[str, Any]  # what determines the run, as the folder records it
     pattern: str  # the student's schedule
@@ -69,7 +69,7 @@ def resolve(
     teacher: Model,
     texts: Sequence[str | Path],
     folder: RunFolder,
-    asked: ConversionRecipe,
+    recipe: ConversionRecipe,
     *,
     columns: tuple[str, str | None],
     pairs: bool | None,
@@ -87,22 +87,22 @@ def resolve(
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
     opened = open_teacher(teacher)
-    processes, precision = join_processes(asked.precision), resolve_precision(asked.precision)
-    request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(asked)}
+    processes, precision = join_processes(recipe.precision), resolve_precision(recipe.precision)
+    request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(recipe)}
     given = {"pairs": pairs, "pair_column": pair_column}
     request |= {name: value for name, value in given.items() if value is not None}
     if processes.is_main_process:
-        warn_of_emulation(asked.precision)
+        warn_of_emulation(recipe.precision)
         folder.check(request)
     known = Teacher.of(opened)
-    wanted = at_depth(asked.pattern, known.copy.config.num_hidden_layers)
+    wanted = at_depth(recipe.pattern, known.copy.config.num_hidden_layers)
     if wanted != "auto" and ("M" not in wanted or set(wanted) - {"M", "T"}):
-        raise ValueError(f"pattern is {asked.pattern!r}; it must have at least one M, and no letters but M and T")
+        raise ValueError(f"pattern is {recipe.pattern!r}; it must have at least one M, and no letters but M and T")
     frames = frames_of(known, True if pair_column else pairs)
-    for line in warnings_of(known, frames, asked.length):
+    for line in warnings_of(known, frames, recipe.length):
         if processes.is_main_process:
             logger.warning(line)
-    pieces, samples, corpus = learnt_from(texts, known, frames, asked, columns, progress)
+    pieces, samples, corpus = learnt_from(texts, known, frames, recipe, columns, progress)
     pattern, importance = chosen_pattern(wanted, known.copy, samples)
     request["resolved"] = {
         "weights": weights_hash(known.copy),
@@ -116,20 +116,20 @@ def resolve(
         folder.claim(request)
     result = folder.result()
     return ConversionRun(
-        asked, known, folder, request, pattern, importance, pieces, samples, precision, processes, progress, result
+        recipe, known, folder, request, pattern, importance, pieces, samples, precision, processes, progress, result
     )
 
 
-def warnings_of(known: Teacher, frames: Sequence[Frame], length: int) -> list[str]:
+def warnings_of(teacher: Teacher, frames: Sequence[Frame], length: int) -> list[str]:
     """Returns a warning for each thing that a user may not expect of what a student learns from; ValueError if pairs
     are to be longer than the teacher reads."""
-    kinds, longest, told = {frame.is_pair for frame in frames}, f"{known.longest:,}", []
-    if length > known.longest and kinds == {True}:
+    kinds, longest, told = {frame.is_pair for frame in frames}, f"{teacher.longest:,}", []
+    if length > teacher.longest and kinds == {True}:
         raise ValueError(f"length is {length:,}; the teacher reads pairs of up to {longest} tokens: ask for that")
     if len(kinds) == 2:
         both = "does not say whether it reads texts or pairs of texts, so both are learnt"
-        told.append(f"{known.place} {both}; --pairs or --no-pairs says which")
-    if length > known.longest:
+        told.append(f"{teacher.place} {both}; --pairs or --no-pairs says which")
+    if length > teacher.longest:
         windows = f"longer texts are taught in windows of {longest} tokens"
         told.append(f"the teacher has positions for {longest} tokens; {windows}")
     return told
@@ -137,36 +137,36 @@ def warnings_of(known: Teacher, frames: Sequence[Frame], length: int) -> list[st
 
 def learnt_from(
     texts: Sequence[str | Path],
-    known: Teacher,
+    teacher: Teacher,
     frames: Sequence[Frame],
-    asked: ConversionRecipe,
+    recipe: ConversionRecipe,
     columns: tuple[str, str | None],
     progress: bool,
 ) -> tuple[Pieces, Pieces, str]:
     """Returns the pieces to learn from, those held out, and what identifies the corpus; with a second column, `texts`
     are tables of pairs."""
     first, second = columns
-    how: dict[str, Any] = {"length": asked.length, "seed": asked.seed}
+    how: dict[str, Any] = {"length": recipe.length, "seed": recipe.seed}
     if second is not None:
         (frame,) = frames
-        how |= {"frame": frame, "tokens": asked.tokens, "held_out": HELD_OUT}
-        return read_pairs(texts, known.reader, (first, second), **how)
-    training, held = read(texts, known.reader, asked, first, progress)
-    how |= {"frames": frames, "longest_pair": min(asked.length, known.longest)}
+        how |= {"frame": frame, "tokens": recipe.tokens, "held_out": HELD_OUT}
+        return read_pairs(texts, teacher.reader, (first, second), **how)
+    training, held = read(texts, teacher.reader, recipe, first, progress)
+    how |= {"frames": frames, "longest_pair": min(recipe.length, teacher.longest)}
     corpus = "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training)
-    pieces = cut_pieces(training, known.reader, tokens=asked.tokens, **how)
-    return pieces, cut_pieces(held, known.reader, tokens=None, **how), corpus
+    pieces = cut_pieces(training, teacher.reader, tokens=recipe.tokens, **how)
+    return pieces, cut_pieces(held, teacher.reader, tokens=None, **how), corpus
 
 
 def read(
     texts: Sequence[str | Path],
     tokenizer: PreTrainedTokenizerFast,
-    asked: ConversionRecipe,
+    recipe: ConversionRecipe,
     text_column: str,
     progress: bool,
 ) -> tuple[list[Documents], list[Documents]]:
     """Tokenises as much of each source as may be needed; returns training documents and held-out ones."""
-    wanted = -(-asked.tokens // len(texts)) + HELD_OUT
+    wanted = -(-recipe.tokens // len(texts)) + HELD_OUT
     how: dict[str, Any] = {"max_tokens": wanted + wanted // 10, "progress": progress}
     parsed = (parse_sources(str(text), text_column) for text in texts)
     caches = [build_cache(sources, tokenizer, default_cache(), **how) for sources in parsed]
@@ -206,15 +206,15 @@ def begun(model: PreTrainedModel, copy: Any, use: Use, changes: dict[str, Any]) 
     return student
 
 
-def changes_of(known: Teacher, pattern: str, asked: ConversionRecipe) -> dict[str, Any]:
+def changes_of(teacher: Teacher, pattern: str, recipe: ConversionRecipe) -> dict[str, Any]:
     """Returns the fields of the student's configuration that do not follow from the teacher's."""
     changes: dict[str, Any] = {
         "layer_pattern": pattern,
-        "ssm_direction": asked.direction,
-        "ssm_expand": asked.expand,
-        "ssm_dt_rank": -(-known.copy.config.hidden_size // STEP_SIZES),
-        "max_position_embeddings": max(asked.length, known.longest),
+        "ssm_direction": recipe.direction,
+        "ssm_expand": recipe.expand,
+        "ssm_dt_rank": -(-teacher.copy.config.hidden_size // STEP_SIZES),
+        "max_position_embeddings": max(recipe.length, teacher.longest),
     }
-    if known.sentences is not None:
-        changes |= {"pooling": known.sentences.pooling, "normalize": known.sentences.normalize}
+    if teacher.sentences is not None:
+        changes |= {"pooling": teacher.sentences.pooling, "normalize": teacher.sentences.normalize}
     return changes

@@ -59,7 +59,7 @@ def train(
     are trained at the peak learning rate `rate`; each piece is read once, in rows that `collate` packs. Returns
     `steps`, `tokens`, `seconds` and the `history` of losses.
     """
-    asked, processes, folder = run.asked, run.processes.num_processes, run.folder.path / UNFINISHED / stage
+    asked, processes, folder = run.recipe, run.processes.num_processes, run.folder.path / UNFINISHED / stage
     lengths, each = pieces.lengths, max(1, asked.batch_tokens // processes)
     sampler = TokenBudgetSampler(lengths, each, seed=asked.seed, processes=processes)
     taken = [sum(lengths[index] for index in batch) for batch in sampler]
