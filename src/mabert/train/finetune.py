@@ -99,7 +99,7 @@ def write_outcome(
     outcome = {"learning_rate": rate, "tried": scores, "main_metric": metric, "scores": spread(run, whole)}
     grid = [read_json_if_there(grid_file(run.folder.path, each)) or {} for each in run.recipe.learning_rates or []]
     seconds = sum(each.get("seconds", 0.0) for each in [*grid, *whole])  # over all starts
-    run.tell_longer()
+    run.log_long_texts()
     return run.folder.write_result(outcome, seconds, seeds=[each["seed"] for each in whole])
 
 

@@ -144,7 +144,7 @@ class FinetuneRun:
         recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
         pad_id = self.model.tokenizer.pad_token_id
-        logits = logits_of(model, examples, pad_id, recipe.precision, rows, kind.a_token)
+        logits = logits_of(model, examples, pad_id, recipe.precision, rows, kind.per_token)
         if not np.isfinite(logits).all():
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
         return kind.predictions(examples.by_row(logits), examples)
@@ -154,7 +154,7 @@ class FinetuneRun:
         split = next(iter(self.labels))
         return self.kind.scores(self.predictions(model, split), self.labels[split])
 
-    def tell_longer(self) -> None:
+    def log_long_texts(self) -> None:
         """Logs how many texts of each split were truncated or read in windows, if any."""
         cut, windowed = [], []
         for split, found in self.examples.items():
@@ -222,7 +222,7 @@ def resolve(
     }
     run.new_model()  # may refuse, so before anything is written
     if processes.is_main_process:
-        run.tell_longer()
+        run.log_long_texts()
         folder.claim(request)
     processes.wait_for_everyone()
     return run
@@ -272,10 +272,10 @@ def logits_of(
     pad_id: int,
     precision: str = "fp32",
     rows: int | None = None,
-    a_token: bool = False,
+    per_token: bool = False,
 ) -> np.ndarray:
     """Returns a model's outputs in the order of the examples: float32 (examples, labels), or with an output per token
-    (`a_token`) the concatenation (tokens, labels).
+    (`per_token`) the concatenation (tokens, labels).
 
     Batches are grouped by length, or hold `rows` examples in their order. Texts run one by one if a model's outputs
     depend on the rest of the batch, except for a MaBERT with `rows`. All processes must call this; each runs a part of
@@ -284,10 +284,10 @@ def logits_of(
     training, helps, device = model.training, SHORTER if rows is None else SMALLER, model.device
     model.eval()
     collate = Collator(pad_id)
-    ends = np.cumsum(examples.lengths) if a_token else range(1, len(examples) + 1)
+    ends = np.cumsum(examples.lengths) if per_token else range(1, len(examples) + 1)
     out = np.zeros((int(ends[-1]) if len(examples) else 0, model.config.num_labels), np.float32)
     asked = rows is not None and isinstance(model.config, MaBertConfig)  # for studies of the effect of padding
-    if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths, not a_token):
+    if not asked and family_of(model.config).depends_on_batch(model.config, examples.lengths, not per_token):
         rows = 1
     order = range(len(examples))
     batches = (
@@ -306,8 +306,8 @@ def logits_of(
                 inputs = {name: value.to(device) for name, value in filled.items()}
                 logits = logits_in(model(**inputs)).float().cpu().numpy()
             for index, found in zip(batch, logits, strict=True):
-                size = examples.lengths[index] if a_token else 1
-                out[ends[index] - size : ends[index]] = found[:size] if a_token else found
+                size = examples.lengths[index] if per_token else 1
+                out[ends[index] - size : ends[index]] = found[:size] if per_token else found
     model.train(training)
     if processes.num_processes > 1:  # exact: each row is zero in all processes but one
         out = reduce(torch.from_numpy(out).to(device), "sum").cpu().numpy()

@@ -29,7 +29,7 @@ class Answers(Kind):
     token."""
 
     use: Use = "reader"
-    a_token = True
+    per_token = True
     outputs = 2
 
     def encoded(

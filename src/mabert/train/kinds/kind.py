@@ -20,13 +20,13 @@ class Kind(ABC):
 
     Attributes:
         use: Names the model's head, see `mabert.baselines.uses`.
-        a_token: Whether the model has outputs per token instead of per text.
+        per_token: Whether the model has outputs per token instead of per text.
         outputs: Number of outputs if the task does not name them.
         problem_type: transformers' name of the problem, by which a model computes its loss.
     """
 
     use: Use = "classifier"
-    a_token = False
+    per_token = False
     outputs = 0
     problem_type: str | None = None
 

@@ -30,7 +30,7 @@ class Tokens(Kind):
     """One output per tag for each token. A word's first piece stands for it, see `words_of`; others are not scored."""
 
     use: Use = "tagger"
-    a_token = True
+    per_token = True
 
     def encoded(
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
