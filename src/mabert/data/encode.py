@@ -71,7 +71,7 @@ def encodings(
     to be cut, the numbers of texts differ, an item is not text, or `max_length` has no room for a token.
     """
     check_texts(texts_a, texts_b, name, before)
-    check_room(tokenizer, max_length, pair=texts_b is not None)
+    check_room(max_length, tokenizer.num_special_tokens_to_add(texts_b is not None))
     options: dict[str, Any] = {"truncation": False}
     if truncate and max_length is not None:
         options = {"truncation": True, "max_length": max_length}
@@ -93,12 +93,10 @@ def encodings(
         )
 
 
-def check_room(tokenizer: PreTrainedTokenizerFast, max_length: int | None, pair: bool) -> int:
-    """Returns the number of special tokens; raises ValueError if `max_length` has no room for another one."""
-    special = tokenizer.num_special_tokens_to_add(pair)
+def check_room(max_length: int | None, special: int) -> None:
+    """Raises ValueError if `max_length` has no room for the special tokens and another one."""
     if max_length is not None and max_length <= special:
         raise ValueError(f"max_length is {max_length}; special tokens and one token of text need {special + 1}")
-    return special
 
 
 def windows(
@@ -214,7 +212,8 @@ def encode_rows(
     those of `encodings`.
     """
     texts, pairs = (rows["text_a"], rows.get("text_b")), "text_b" in rows
-    special, divides = check_room(tokenizer, max_length, pairs), not pairs and not truncate
+    special, divides = tokenizer.num_special_tokens_to_add(pairs), not pairs and not truncate
+    check_room(max_length, special)
     how: dict[str, Any] = {"max_length": None if divides else max_length, "truncate": truncate}
     items: list[dict[str, Any]] = []
     counts: list[int] = []

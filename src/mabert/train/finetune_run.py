@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import reduce
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedConfig, PreTrainedModel, TrainerCallback
 
 from mabert.baselines.registry import family_of
 from mabert.baselines.uses import build, class_for, logits_in
@@ -197,7 +197,9 @@ def resolve(
     opened = open_model(model)
     rates = recipe.learning_rates or [rate_for(opened.config)]
     recipe = dataclasses.replace(recipe, learning_rates=rates, epochs=epochs_of(recipe, task, len(splits["train"])))
-    longest = longest_input(opened.config, opened.tokenizer, recipe.max_length)
+    longest = opened.family.reach(opened.config, recipe.max_length)
+    if opened.longest is not None:  # saved with the model, as in pretraining
+        opened.tokenizer.model_max_length = opened.longest
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
     request |= as_mapping(recipe)
     if processes.is_main_process:
@@ -254,15 +256,6 @@ def tuned_config(
         config = type(config)(**fields)
     set_packing(config, recipe.packing, pools)
     return config
-
-
-def longest_input(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, asked: int | None) -> int:
-    """Returns the maximum tokens of an example and sets the tokenizer's limit; ValueError above the model's limit."""
-    family = family_of(config)
-    reach, longest = family.reach(config, asked), family.longest(config)
-    if longest is not None:
-        tokenizer.model_max_length = longest
-    return reach
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig
 
 from mabert.baselines.uses import class_for
 from mabert.conversion.choose import layers_kept
@@ -26,9 +26,6 @@ from mabert.train.folder import RunFolder
 from mabert.train.recipe import check_seeds
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, absolute, without
 from mabert_lab.study.grid import Arm, ConvertSettings, Scale
-
-Model = tuple[PreTrainedConfig, PreTrainedTokenizerFast]
-"""What is known of a model before there is one."""
 
 BLOCK = 100
 """The fine-tunings of conversion c have the seeds from 100 c on. So conversions vary independently: no two share a head
@@ -58,9 +55,9 @@ class Conversions:
         """Returns the fine-tuning seeds of the conversions with these seeds."""
         return [BLOCK * seed + each for seed in seeds for each in self.seeds]
 
-    def cells(self, title: str, arm: Arm) -> Iterator[tuple[str, Cell, Model, list[int]]]:
-        """Yields each conversion of an arm: title, cell, model, and its fine-tuning seeds. The unchanged teacher comes
-        once, with the seeds of all conversions."""
+    def cells(self, title: str, arm: Arm) -> Iterator[tuple[str, Cell, PreTrainedConfig, list[int]]]:
+        """Yields each conversion of an arm: title, cell, configuration, and its fine-tuning seeds. The unchanged
+        teacher comes once, with the seeds of all conversions."""
         fields = {**self.asked.recipe, **(arm.convert or {})}
         try:
             recipe = check(ConversionRecipe, fields)
@@ -89,8 +86,8 @@ class Conversions:
             cut_pieces(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed, frames=frames)
         self.enough.add((recipe.length, recipe.tokens))
 
-    def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, Model]:
-        """Returns the cell of one conversion, and its model."""
+    def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, PreTrainedConfig]:
+        """Returns the cell of one conversion, and its model's configuration."""
         letters = recipe.pattern
         if letters == "auto":  # which layers it will choose is not known yet, but how many is
             letters = ("T" * layers_kept(self.depth)).ljust(self.depth, "M")
@@ -108,7 +105,7 @@ class Conversions:
         steps = math.ceil(recipe.tokens / recipe.batch_tokens) if learns(recipe.pattern) else 0
         parameters = parameters_of(class_for("encoder", config), config)
         cell = Cell(content, order, f"convert {title}", steps=steps, parameters=parameters)
-        return cell, (config, self.known.tokenizer)
+        return cell, config
 
 
 def learns(pattern: str) -> bool:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
+from mabert.baselines.registry import family_of
 from mabert.baselines.uses import class_for
 from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities
@@ -20,12 +21,12 @@ from mabert.files.reading import key_of, to_json
 from mabert.files.writing import make_once
 from mabert.machine.environment import fast_dtype, resolve_precision
 from mabert.machine.memory import parameters_of
-from mabert.train.finetune_run import OF_MABERT, epochs_of, longest_input, tuned_config
+from mabert.train.finetune_run import OF_MABERT, epochs_of, tuned_config
 from mabert.train.pretrain_run import FREE, model_config
 from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
 from mabert.train.vocabulary import find_tokenizer
 from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without
-from mabert_lab.study.conversions import Conversions, Model
+from mabert_lab.study.conversions import Conversions
 from mabert_lab.study.grid import Arm, Scale, Study
 from mabert_lab.study.tasks import LoadedTask
 
@@ -83,18 +84,18 @@ class Planner:
             else:
                 which = at_budget if len(budgets) > 1 else title
                 models = iter([(which, *self.pretraining(at_budget, arm, budget), self.scale.seeds)])
-            for which, start, model, seeds in models:
+            for which, start, config, seeds in models:
                 cells.setdefault(start.name, start)
                 rows.append(PlannedModel(title, budget, start.name))
                 for task in self.tasks.values():
-                    cell = self.finetuning(which, arm, task, start, model, seeds)
+                    cell = self.finetuning(which, arm, task, start, config, seeds)
                     cells.setdefault(cell.name, cell)
                     rows[-1].finetunings[task.task.name] = cell.name
         digits = key_of([dataclasses.asdict(row) for row in rows], 4)
         return Plan(name, f"{scale_name}-{digits}", study, self.scale, self.tasks, rows, cells)
 
-    def pretraining(self, title: str, arm: Arm, budget: float) -> tuple[Cell, Model]:
-        """Returns the pretraining cell of an arm, and its model."""
+    def pretraining(self, title: str, arm: Arm, budget: float) -> tuple[Cell, PreTrainedConfig]:
+        """Returns the pretraining cell of an arm, and its model's configuration."""
         try:
             recipe = self.scale.pretraining(arm, budget)
         except ValueError as error:
@@ -119,15 +120,16 @@ class Planner:
         order["data"]["sources"] = [absolute(source) for source in order["data"]["sources"]]  # to run from any folder
         parameters = parameters_of(class_for("masked_lm", config), config)
         cell = Cell(content, {"recipe": order}, f"pretrain {title}", steps=recipe.training.steps, parameters=parameters)
-        return cell, (config, tokenizer)
+        return cell, config
 
-    def finetuning(self, title: str, arm: Arm, task: LoadedTask, start: Cell, model: Model, seeds: list[int]) -> Cell:
+    def finetuning(
+        self, title: str, arm: Arm, task: LoadedTask, start: Cell, config: PreTrainedConfig, seeds: list[int]
+    ) -> Cell:
         """Returns the fine-tuning cell of a model on a task under some seeds. ValueError if the model cannot be tuned
         this way; raised here and not after its pretraining."""
         recipe = self.scale.finetuning(arm, task.asked)
-        config, tokenizer = model
         try:
-            longest_input(tuned_config(config, recipe, {}, pools=True), tokenizer, recipe.max_length)
+            family_of(config).reach(tuned_config(config, recipe, {}, pools=True), recipe.max_length)
         except ValueError as error:
             raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
         rows = len(task.splits["train"])
