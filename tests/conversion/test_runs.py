@@ -56,7 +56,7 @@ def test_a_result_says_what_was_done(converted):
     assert (outcome["use"], outcome["pattern"]) == ("encoder", "MTM")
     assert sum(stage["steps"] for stage in outcome["stages"].values()) == STEPS
     config = AutoModel.from_pretrained(folder).config
-    assert config.ssm_dt_rank == math.ceil(config.hidden_size / resolve.STEP_SIZES)
+    assert config.ssm_dt_rank == math.ceil(config.hidden_size / resolve.WIDTH_PER_RANK)
     learnt = sum(stage["tokens"] for stage in outcome["stages"].values())
     assert 1000 <= learnt < 1000 + 30
     assert 0.15 < outcome["stages"]["end_to_end"]["tokens"] / learnt < 0.35

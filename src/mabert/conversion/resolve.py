@@ -39,7 +39,7 @@ FREE = ("resolved.processes",)
 HELD_OUT = 60_000
 """Tokens of text held out from learning, to compare teacher and student on; at most a tenth."""
 
-STEP_SIZES = 6
+WIDTH_PER_RANK = 6
 """Width divided by the rank r of the step sizes Δ. Mamba-1 has 16; in place of attention a higher rank learns better
 (benchmarks/LOG.md)."""
 
@@ -212,7 +212,7 @@ def changes_of(teacher: Teacher, pattern: str, recipe: ConversionRecipe) -> dict
         "layer_pattern": pattern,
         "ssm_direction": recipe.direction,
         "ssm_expand": recipe.expand,
-        "ssm_dt_rank": -(-teacher.copy.config.hidden_size // STEP_SIZES),
+        "ssm_dt_rank": -(-teacher.copy.config.hidden_size // WIDTH_PER_RANK),
         "max_position_embeddings": max(recipe.length, teacher.longest),
     }
     if teacher.sentences is not None:
