@@ -26,7 +26,7 @@ FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 def card(teacher: str | Path, request: dict[str, Any], outcome: dict[str, Any]) -> str:
     """Writes the card of a conversion, of its teacher's folder, its request and its outcome."""
     known = PACKAGES.get(request["teacher"])
-    licences = licences_of(teacher) or ([] if known is None or known.licence is None else [known.licence])
+    licences = licences_of(teacher) or ([] if known is None else [known.licence])
     front: dict[str, Any] = {"library_name": "mabert", "base_model": request["teacher"]}
     if licences:
         front["license"] = licences if len(licences) > 1 else licences[0]

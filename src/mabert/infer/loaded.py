@@ -126,14 +126,14 @@ def load_for_use(
     """
     place = device_named(device)
     check_precision(precision, place)
-    short = precision == "int8"
-    bf16 = precision is not None and not short and resolve_precision(precision, place.type) == "bf16"
+    in_int8 = precision == "int8"
+    bf16 = precision is not None and not in_int8 and resolve_precision(precision, place.type) == "bf16"
     if bf16:
         warn_of_emulation("bf16", place.type)
-    dtype = getattr(torch, fast_dtype("cpu")) if short else torch.float32
+    dtype = getattr(torch, fast_dtype("cpu")) if in_int8 else torch.float32
     tokenizer, model = opened.tokenizer, opened.model(use, None if precision is None else dtype)
     with naming_memory(lambda: f"on {place}: the weights in {opened.place} do not fit; see --device"):
-        return Loaded(model.to(place), tokenizer, bf16, short)
+        return Loaded(model.to(place), tokenizer, bf16, in_int8)
 
 
 def check_precision(precision: str | None, device: torch.device) -> None:

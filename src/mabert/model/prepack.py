@@ -213,9 +213,8 @@ def prepack(model: AnyModule, dtype: torch.dtype | Literal["int8"] | None = None
         for name, child in module._modules.items()
         if is_plain(child) and uses[id(child.weight)] == 1 and not hasattr(module, "base_layer")
     ]
-    short = dtype == "int8"
-    own = None if dtype == "int8" else dtype
-    if short:
+    in_int8, own = dtype == "int8", None if dtype == "int8" else dtype
+    if in_int8:
         int8.check()
     for module, name in places:
         weight = getattr(module, name).weight
@@ -225,14 +224,14 @@ def prepack(model: AnyModule, dtype: torch.dtype | Literal["int8"] | None = None
                 f"prepacking is for products that this computer's CPU has instructions for; {name} is on {device}, in "
                 f"{wanted}"
             )
-    if short and not any(gains_by_int8(getattr(module, name)) for module, name in places):
+    if in_int8 and not any(gains_by_int8(getattr(module, name)) for module, name in places):
         raise ValueError(f"int8 gains nothing: no linear layer here has {SMALLEST:,} weights; take bf16 or fp32")
     packed: WeakKeyDictionary[nn.Module, PackedLinear] = WeakKeyDictionary()  # frees each layer once it is packed
     shared = Counter(id(getattr(module, name)) for module, name in places)
     for module, name in places:
         child = getattr(module, name)
         if child not in packed:
-            kind = Int8Linear if short and gains_by_int8(child) else PackedLinear
+            kind = Int8Linear if in_int8 and gains_by_int8(child) else PackedLinear
             packed[child] = kind(child, own, take_activation(module, name, shared[id(child)]))
         setattr(module, name, packed[child])
     encoders: list[Any] = [module for module in model.modules() if hasattr(module, "prepacked")]
