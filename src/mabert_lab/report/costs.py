@@ -114,7 +114,7 @@ def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.Dat
     cells = cells.loc[rows.index.unique("model")]
     cells.columns = _heads(cells.columns)
     if memory := measure == "memory":
-        weights = rows["weights_mib"].groupby(level="model").agg(["min", "max"]).dropna().map(number)
+        weights = rows["weights_mib"].groupby(level="model").agg(["min", "max"]).dropna().map(four_digits)
         counts = {model: f"{count / 1e6:,.3f}" for model, count in results.parameters.items()}
         cells.insert(0, "params (M)", cells.index.map(lambda model: counts.get(model, MISSING)))
         ends = {model: "-".join(dict.fromkeys(each)) for model, *each in weights.itertuples()}
@@ -138,7 +138,7 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
 
 
-def number(value: float) -> str:
+def four_digits(value: float) -> str:
     """Formats a positive number with four significant digits, or with all digits before the point."""
     return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
@@ -157,8 +157,8 @@ def origins(results: Results, condition: Condition) -> list[str]:
 def _cell(row: pd.Series) -> str:
     if row["value"] > 0:
         ends = (row["fastest_ms"], row["slowest_ms"])
-        spread = f" ({'-'.join(map(number, ends))}, {row['samples']:.0f})" if ends[0] > 0 else ""
-        return number(row["value"]) + spread
+        spread = f" ({'-'.join(map(four_digits, ends))}, {row['samples']:.0f})" if ends[0] > 0 else ""
+        return four_digits(row["value"]) + spread
     if row["at_least"] > 0:
         return f"{row['status']} (> {row['at_least']:,g} s)"
     clear = pd.isna(row["reason"]) or row["status"] == "out of memory"
@@ -319,7 +319,7 @@ def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
 def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
     """Returns the latency rows of a file."""
     rows = pd.DataFrame(content["rows"])
-    return rows[rows["measure"] == "latency"].assign(title=lambda own: own["model"].map(title_of))
+    return rows[rows["measure"] == "latency"].assign(title=lambda own: own["model"].map(contender_title))
 
 
 def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -371,7 +371,7 @@ def speed_over_length(rows: pd.DataFrame) -> str | None:
     return svg(figure)
 
 
-def title_of(name: str) -> str:
+def contender_title(name: str) -> str:
     """Returns a contender's title in tables: ``bert:openvino`` is BERT, openvino."""
     model, _, engine = name.partition(":")
     family, _, preset = model.partition("-")

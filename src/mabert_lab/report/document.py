@@ -89,14 +89,14 @@ def with_best(
     the columns `by` are compared."""
     groups = frame.groupby(list(by), sort=False).indices.values() if by else [frame.index]
     for rows, column in product(groups, list(columns)):
-        values = frame.iloc[rows, column].map(number).dropna()
+        values = frame.iloc[rows, column].map(number_in).dropna()
         if values.nunique() > 1:
             for row in values.index[values == (values.min() if lowest else values.max())]:
                 frame.iat[row, column] = f"**{frame.iat[row, column]}**"
     return frame
 
 
-def number(cell: str) -> float | None:
+def number_in(cell: str) -> float | None:
     """Returns the number at the start of a cell; None if there is none."""
     found = re.match(r"(?:\*\*)?(?:≥ ?)?([-+]?\d[\d,]*(?:\.\d+)?)(?![-.\w])", cell)
     return float(found[1].replace(",", "")) if found else None
@@ -109,7 +109,7 @@ def markdown(frame: pd.DataFrame) -> Markup:
     if not len(frame):
         return Markup("")
     missing = frame.map(lambda cell: not cell or cell.startswith(MISSING))
-    numeric = (missing | frame.map(number).notna()).all()
+    numeric = (missing | frame.map(number_in).notna()).all()
     lines = [map(plain, line) for line in (frame.columns, *frame.itertuples(index=False))]
     head, *rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
     grid = "\n".join([head, "|" + "".join("---:|" if each else "---|" for each in numeric), *rows])

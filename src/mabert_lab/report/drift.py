@@ -72,7 +72,7 @@ def drift_tables(result: Drift) -> list[pd.DataFrame]:
     for vector, title in VECTORS.items():
         found, cured = _farthest(result, vector), cures(result, vector)
         rows = [
-            (*situation, *map(written, far), said.get(cured[situation], cured[situation]))
+            (*situation, *map(as_distance, far), said.get(cured[situation], cured[situation]))
             for situation, *far in found.itertuples()
         ]
         tables.append(table(f"Largest cosine distance, {title}", (*head, *MASKINGS, "cured by"), rows, notes))
@@ -94,7 +94,7 @@ def _farthest(result: Drift, vector: str) -> pd.DataFrame:
     return rows.pivot_table("far", situation, "masking", sort=False).reindex(columns=list(MASKINGS))
 
 
-def written(value: float) -> str:
+def as_distance(value: float) -> str:
     """Formats a cosine distance; 0 if it is only rounding."""
     return MISSING if math.isnan(value) else "0" if value < STABLE else f"{value:.2g}"
 
@@ -163,7 +163,7 @@ def _by_rule(rule: str, far: Mapping[str, float]) -> Comparison:
         need = ("curves", "farther from rounding")
     if max(far.values()) <= STABLE:
         need = ("a situation", "in which padding moves anything")
-    numbers = ", ".join(f"{MASKINGS[masking][0]} {written(distance)}" for masking, distance in far.items())
+    numbers = ", ".join(f"{MASKINGS[masking][0]} {as_distance(distance)}" for masking, distance in far.items())
     return Comparison("", sign, numbers=numbers, needs=(need,))
 
 
@@ -175,7 +175,7 @@ def _grows(curves: Mapping[str, Sequence[float]]) -> list[Comparison]:
         falls = len(distances) > 1 and distances[-1] <= distances[0]
         rises = len(distances) > 1 and all(less < more for less, more in pairwise(distances))
         signs.append(-1 if falls or max(distances, default=0.0) <= STABLE else int(rises))
-        ends.append(f"{title} {written(distances[0])} to {written(distances[-1])}" if distances else "")
+        ends.append(f"{title} {as_distance(distances[0])} to {as_distance(distances[-1])}" if distances else "")
     needs = (("curves", "of more lengths or texts"),)
     return [Comparison("", sign, numbers=", ".join(ends), value=sign, needs=needs) for sign in signs]
 

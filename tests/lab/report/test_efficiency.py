@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mabert_lab.bench.bounds import chance_apart
-from mabert_lab.report.costs import efficiency_page, headlines, measured_table, number, ratio_table
+from mabert_lab.report.costs import efficiency_page, four_digits, headlines, measured_table, ratio_table
 from mabert_lab.report.efficiency import NAMES, ratio
 from mabert_lab.report.paper import BASELINES
 from tests.lab.report.rows import CPU, GPU, SLOW, cells, efficiency, raw, whole
@@ -194,4 +194,4 @@ def test_headlines_explain_a_mean_over_fewer_rivals(load, slow):
 
 
 def test_numbers_have_four_digits():
-    assert [number(value) for value in (0.012345, 5.2199, 123.456, 98765.4)] == ["0.01235", "5.220", "123.5", "98,765"]
+    assert [*map(four_digits, (0.012345, 5.2199, 123.456, 98765.4))] == ["0.01235", "5.220", "123.5", "98,765"]

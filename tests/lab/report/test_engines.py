@@ -2,7 +2,7 @@
 
 import pytest
 
-from mabert_lab.report.costs import engines_page, latencies, latency_table, speed_over_length, title_of
+from mabert_lab.report.costs import contender_title, engines_page, latencies, latency_table, speed_over_length
 from mabert_lab.report.document import markdown
 from tests.lab.report.rows import efficiency, raw
 
@@ -41,7 +41,7 @@ def test_what_was_not_measured_is_told_with_its_reason():
     [("mabert-fast:int8", "MaBERT, fast, int8"), ("bert:openvino", "BERT, openvino"), ("runs/own", "own")],
 )
 def test_names_are_said_as_tables_say_them(name, title):
-    assert title_of(name) == title
+    assert contender_title(name) == title
 
 
 def test_each_file_has_a_figure_and_a_table():

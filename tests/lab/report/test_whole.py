@@ -14,7 +14,7 @@ import pytest
 
 from mabert_lab import cli, report
 from mabert_lab.report.charts import loss_chart, on_paper, stage_ends
-from mabert_lab.report.document import Page, markdown, number, table, with_best
+from mabert_lab.report.document import Page, markdown, number_in, table, with_best
 from mabert_lab.report.found import Found, find
 from mabert_lab.report.paper import claims
 from mabert_lab.report.verdicts import claim_tables, judged
@@ -228,8 +228,8 @@ def test_a_table_marks_its_best_and_aligns_its_numbers():
     body = "| a\\|b | n |\n|---|---:|\n| x | **1,000 (2)** |\n| y | 5 |\n| z | \N{EN DASH} why |"
     assert markdown(shown) == f"*t*\n\n{body}\n\n> n &lt; m"
     assert markdown(table("", ("a", "b"), [("x", ""), ("y", "\N{EN DASH}")])) == "| a |\n|---|\n| x |\n| y |"
-    assert [number(cell) for cell in ("**-0.5 (3)**", "≥ 2.0", "1,234.5", "x", "")] == [-0.5, 2.0, 1234.5, None, None]
-    none = [number(cell) for cell in ("1.2.3", "2026-11-28", "12x", "1e-5")]
+    assert [*map(number_in, ("**-0.5 (3)**", "≥ 2.0", "1,234.5", "x", ""))] == [-0.5, 2.0, 1234.5, None, None]
+    none = [*map(number_in, ("1.2.3", "2026-11-28", "12x", "1e-5"))]
     assert none == [None] * 4, "not numbers as tables have them"
     assert "**" not in str(with_best(table("", ("n",), [("1",), ("1",)]), [0]).values)
 
