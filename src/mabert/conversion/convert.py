@@ -29,7 +29,7 @@ from mabert.files.writing import filling, write_text
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.schema.check import check
-from mabert.train.folder import UNFINISHED, RunFolder
+from mabert.train.folder import MAKE_ROOM, UNFINISHED, RunFolder
 
 logger = logging.getLogger(__name__)
 
@@ -147,8 +147,7 @@ def save(run: ConversionRun, student: Any, outcome: dict[str, Any]) -> None:
     length, sentences = run.recipe.length, teacher.sentences
     longer = length if length > teacher.longest else None
     encoding = Encoding.beside(teacher.place)
-    advice = "the last checkpoint is whole; make room and go on by --resume"
-    with filling(run.folder.path, size_of(student), advice) as staging:
+    with filling(run.folder.path, size_of(student), MAKE_ROOM) as staging:
         if run.recipe.delta:
             named = request["teacher"]
             named = str(Path(named).absolute()) if Path(named).exists() else named

@@ -44,6 +44,12 @@ class Answer(NamedTuple):
     probability: float
 
 
+def refuse_truncation(truncate: bool | None) -> None:
+    """Raises ValueError if contexts are to be truncated."""
+    if truncate:
+        raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
+
+
 def passages_of(
     tokenizer: PreTrainedTokenizerFast,
     questions: Sequence[str],

@@ -11,6 +11,7 @@ from mabert.baselines.uses import LOADING, Use, class_for
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import check_list, check_texts
 from mabert.data.entities import is_tag
+from mabert.data.passages import refuse_truncation
 from mabert.data.words import Words
 from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, POOLINGS, SentenceFolder
@@ -294,8 +295,7 @@ class TextModel:
                 truncate=tuned.truncate if how.truncate is None else how.truncate,
             )
         if use == "reader":
-            if how.truncate:
-                raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
+            refuse_truncation(how.truncate)
             return answer_in_chunks(heads.Reading(self._read("reader"), how), rows)
         if use == "tagger":
             if paired:

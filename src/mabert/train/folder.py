@@ -20,6 +20,9 @@ HISTORIES = "history"
 UNFINISHED = "unfinished"
 """Folder for the checkpoints of unfinished trainings, in runs of several."""
 
+MAKE_ROOM = "the last checkpoint is whole; make room and go on by --resume"
+"""Advice to a run that a full disk ends."""
+
 RESOLVED = "resolved"
 """Key of a request for values that the run determined when it began."""
 

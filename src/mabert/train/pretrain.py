@@ -18,7 +18,7 @@ from mabert.machine.memory import naming_memory, size_of
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
-from mabert.train.folder import HISTORY, LOGS, RunFolder
+from mabert.train.folder import HISTORY, LOGS, MAKE_ROOM, RunFolder
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import FREE, PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe, set_packing
@@ -175,8 +175,7 @@ class PretrainTrainer(MaBertTrainer):
             self.family.finish_pretraining(model)
         set_packing(model.config, "unpad")  # in use, however it was trained
         if self.args.should_save:
-            advice = "the last checkpoint is whole; make room and go on by --resume"
-            with filling(self.args.output_dir, size_of(model), advice) as staging:
+            with filling(self.args.output_dir, size_of(model), MAKE_ROOM) as staging:
                 self.save_model(str(staging))
         return {
             "held_out_loss": held_out["eval_loss"],

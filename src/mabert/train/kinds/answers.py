@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
 from mabert.data.encode import EncodedExamples
-from mabert.data.passages import Passage, best_answers, passages_of
+from mabert.data.passages import Passage, best_answers, passages_of, refuse_truncation
 from mabert.data.squad import answer_scores
 from mabert.data.tasks import Rows, column
 from mabert.train.kinds.kind import Kind
@@ -36,8 +36,7 @@ class Answers(Kind):
         self, rows: Rows, tokenizer: PreTrainedTokenizerFast, max_length: int, truncate: bool, split: str
     ) -> PassageExamples:
         """Encodes as `Kind.encoded`, with longer contexts in windows."""
-        if truncate:
-            raise ValueError("truncate is on; contexts that are too long are read in windows, so leave it out")
+        refuse_truncation(truncate)
         name, contexts = f"{self.task.name} {split}", column(rows, "text_b")
         passages = passages_of(tokenizer, column(rows, "text_a"), contexts, max_length=max_length, name=name)
         if "answers" in rows[:1]:
