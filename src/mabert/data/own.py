@@ -78,10 +78,10 @@ def load_own(
 
 
 def rows_to_hold_out(task: Task, train: Rows, order: Sequence[int], count: int) -> list[int]:
-    """Returns the first rows of an order, leaving out each that would take the last example of a class with it.
+    """Returns up to `count` rows in the given order, skipping a row if a class (a label, or a tag of `tags`) would have
+    no other example left.
 
-    Fewer rows than `count` are found where the others are the last ones of a class (in `label`, or a tag in `tags`). If
-    all rows are, the first ones are taken, and a warning names the classes that training lacks.
+    If that skips all rows, the first ones are taken, and a warning names the classes that training lacks.
     """
     classes = _classes_of(task, train)
     left = Counter(name for names in classes for name in names)

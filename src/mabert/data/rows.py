@@ -195,9 +195,9 @@ def fields_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     In a TSV, quotes are ordinary characters and a field ends at the next tab, as text/tab-separated-values defines it
     and the GLUE files need it.
 
-    A blank line behind the first row is a row with an empty field if that row has one field, also at the end of the
-    file: so a table of one column has as many rows as the same lines in a text file. If the first row has several
-    fields, a blank line is no row. Those between rows are counted in a warning.
+    A blank line is no row if the first row has several fields; a warning counts those between rows. If the first row
+    has one field, a later blank line is a row with an empty field, also at the end of the file: so a table of one
+    column has as many rows as the same lines in a text file.
     """
     lines = _at_every_end(lines_of_text(path))
     if format_of(path) == ".tsv":

@@ -90,9 +90,8 @@ def row_label(task: Task, spelled: Sequence[str], value: str, where: str) -> int
 
 
 def appearance(text: str) -> str:
-    """Returns what texts have in common that look alike: of one appearance are texts that differ by white space around
-    them, kind or number of spaces, letter case, invisible characters, or code points for the same characters (composed
-    or not, full-width)."""
+    """Returns a key that is equal for texts that look alike: that differ by white space around them, kind or number of
+    spaces, letter case, invisible characters, or code points for the same characters (composed or not, full-width)."""
     # Variation selectors, as behind an emoji, and format characters are not seen.
     seen = "".join(c for c in text if not ("\ufe00" <= c <= "\ufe0f" or unicodedata.category(c) == "Cf"))
     folded = unicodedata.normalize("NFKC", seen).casefold()

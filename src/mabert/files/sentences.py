@@ -142,8 +142,8 @@ def modules_in(folder: Path) -> list[dict[str, str]]:
 def is_for_similarity(path: str | Path) -> bool:
     """Returns whether a folder's vectors were trained to be compared.
 
-    They were if it lists modules of sentence-transformers, and either has that library's own settings or is not a
-    model fine-tuned for something else, which lists modules so that both libraries give the same vectors.
+    They were if it lists modules of sentence-transformers. A model fine-tuned for something else lists them too, so
+    that both libraries give the same vectors, but lacks that library's own settings.
     """
     folder = Path(path)
     if not (folder / MODULES).is_file():

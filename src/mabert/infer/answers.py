@@ -39,7 +39,7 @@ class How(Checked):
 
 
 class Question(Generic[Answer]):
-    """A task for a model, asked of a stream of texts. From `encode` to `finish` it may hold some of a chunk."""
+    """A task for a model, asked of a stream of texts. Between `encode` and `finish` it may keep state of one chunk."""
 
     title: ClassVar[str]  # of the progress bar
     pooled: ClassVar[bool] = False  # whether the answer uses the model's own pooling

@@ -14,10 +14,11 @@ SECONDS = 10.0
 
 
 class Bar(progress.Progress):
-    """A bar over an amount of work (`total`, None if it is not known yet, of which `begun` was done before) on standard
-    error, a context; without a terminal, lines of the same. `amount` and `rate` format an amount, and one per second.
+    """A context that shows a bar on standard error, or without a terminal, lines of the same.
 
-    A line that cannot be written is skipped, since the work does not depend on it.
+    `total` is the amount of work, None if it is not known yet; `begun` of it was done before. `amount` and `rate`
+    format an amount, and one per second. A line that cannot be written is skipped, since the work does not depend on
+    it.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class MaBertEmbeddings(nn.Module):
         own_positions: bool = False,
         unmasked: bool = False,
     ) -> Tensor:
-        """Embeds a batch to (batch, time, D); takes the inputs of `MaBertModel.forward`, of which it needs positions.
+        """Embeds a batch to (batch, time, D). Takes `MaBertModel.forward`'s inputs, with positions always given.
 
         Positions that are the encoder's own are not checked. Where rows came without a mask, it warns once if they
         begin or end with padding.

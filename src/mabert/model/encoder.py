@@ -72,8 +72,8 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
         return super().from_pretrained(cls.whole(pretrained_model_name_or_path), *model_args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Works as in transformers; where vectors are made in another way than sentence-transformers makes them of any
-        model (the mean of the tokens' vectors), it also writes the list of modules that says how."""
+        """Works as in transformers. Also writes sentence-transformers' list of modules, unless its default (mean
+        pooling, not normalized) gives the same vectors."""
         super().save_pretrained(save_directory, **kwargs)
         pooling = self.pools_by()
         if pooling != "mean" or self.config.normalize:

@@ -29,7 +29,8 @@ LONGEST_ROW = 8192
 """Most tokens of a graph's row: a GPU takes longer for more than Python takes to start their kernels."""
 
 MOST_GRAPHS = 32
-"""Graphs that are kept. A further shape takes the place of the one unused longest, once it came up more often."""
+"""At most this many graphs are kept. A new shape replaces the least recently used one once it has come up more often
+than that."""
 
 SEEN = 2
 """Rows of a shape after which it gets a graph, since a capture costs as much as some forwards. The same kernels run on

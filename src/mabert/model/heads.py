@@ -87,8 +87,8 @@ class MaBertForMaskedLM(MaBertPreTrainedModel):
 
         Args:
             labels: int64 (batch, time), the true token at scored positions, -100 elsewhere.
-            scored_positions: int64 (scored positions,), their places in the flattened labels, as `FlatteningCollator`
-                makes them; read only on a GPU, which would have to be waited for to find them.
+            scored_positions: int64 (scored positions,), the places of scored tokens in the flattened labels, as
+                `FlatteningCollator` makes them. Only read on a GPU, so that the host need not wait to find them.
 
         Returns:
             `loss`, the mean cross-entropy over scored positions, and `logits` (batch, time, vocab_size); with

@@ -25,12 +25,20 @@ _held: ContextVar[list[Any] | None] = ContextVar("mabert_held", default=None)
 def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None) -> T:
     """Returns what a function makes of a module's weights; the last forward's result, if the weights are unchanged.
 
-    It is made anew after a write that torch counts (an optimizer's step, loading, `copy_`), in new memory (`.to`, an
-    assigned `.data`), after a forward outside `torch.inference_mode`, and after `train` or `eval`, since torch does not
-    count a write through `.data`. Nothing is kept for weights on a CPU, in a captured graph, for inference tensors
-    (their writes are not counted), for modules that accelerate moves, and in a process group (sharding writes
-    uncounted). Within `holding`, a CUDA graph takes what is kept; elsewhere it computes it. A module has one such
-    function; its weights lie on one device, and None stands for an absent one.
+    A module has one such function; its weights lie on one device, and None stands for an absent one.
+
+    The value is computed anew if:
+    - torch counted a write to a weight (an optimizer's step, loading, `copy_`);
+    - a weight has new memory (`.to`, an assigned `.data`);
+    - there was a forward outside `torch.inference_mode`;
+    - `train` or `eval` was called, since torch does not count a write through `.data`.
+
+    Nothing is kept for:
+    - weights on a CPU;
+    - a captured graph, though within `holding` a CUDA graph takes what was kept before;
+    - inference tensors, whose writes are not counted;
+    - modules that accelerate moves;
+    - a process group, since sharding writes uncounted.
     """
     if torch.compiler.is_compiling():  # dynamo cannot capture what follows
         return function(*weights)

@@ -19,9 +19,9 @@ def check_configuration(
         fields: The fields that are set.
         declared: Types of the fields by name; numbers of other names are checked as well.
         where: Dotted name of the place, for messages.
-        written: Whether a person wrote them in YAML: then text such as `1e-6` is a number, and a whole number one with
-            a fraction where only those are taken. Whole numbers stay whole in fields that take both, because runs and
-            cells are identified by these values.
+        written: Whether the fields come from YAML. Then text such as `1e-6` is read as a number, and an integer may
+            stand where a float is declared. Integers stay integers in fields that take both, because runs and cells are
+            identified by these values.
 
     Raises:
         ValueError: Naming the field, the value and what would be right.

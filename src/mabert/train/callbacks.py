@@ -24,8 +24,11 @@ from mabert.machine.progress import Bar
 
 
 class SaveOnInterrupt(TrainerCallback):
-    """Finishes the step, saves and stops on Ctrl-C; a second Ctrl-C stops at once. Also saves when the last save is
-    `every` seconds ago; a training that took longer is saved at its end too, since what follows may fail."""
+    """Finishes the step, saves and stops on Ctrl-C; a second Ctrl-C stops at once.
+
+    It also saves once `every` seconds have passed since the last save. A training that took longer than that is saved
+    at its end too, since what follows may fail.
+    """
 
     def __init__(self, every: float) -> None:
         self.interrupted, self.every = False, every

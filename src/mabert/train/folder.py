@@ -53,9 +53,9 @@ def grid_file(folder: Path, rate: float) -> Path:
 class RunFolder:
     """The output folder of a run; with `resume`, of the run in it.
 
-    A resumed run may change the dotted names `free` in the request, which do not affect the results. If `trusted`, the
-    caller knows that the folder holds the requested run, however the request is spelt and wherever files lie: then only
-    `resolved` must match.
+    A resumed run may change the dotted names `free` in the request, which do not affect the results. If `trusted`, only
+    `resolved` must match: the caller knows that the folder holds the requested run, however the request is spelt and
+    wherever files lie.
     """
 
     def __init__(

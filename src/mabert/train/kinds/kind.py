@@ -53,8 +53,8 @@ class Kind(ABC):
         """Formats an answer or label for tables of predictions."""
 
     def constants(self, labels: Any) -> Mapping[str, Any]:
-        """Returns answers that take no reading, the same for every row, by how they are written; few if there are many.
-        If all `labels` are equal, there are no such answers: nobody can do better."""
+        """Returns constant answers (the same for every row), by their written form; only the most frequent ones. There
+        are none if all `labels` are equal: nobody can do better."""
         return {}
 
     def warn_of_examples(self, splits: Mapping[str, Rows]) -> None:
