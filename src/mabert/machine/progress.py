@@ -17,8 +17,9 @@ class Bar(progress.Progress):
     """A context that shows a bar on standard error, or without a terminal, lines of the same.
 
     `total` is the amount of work, None if it is not known yet; `begun` of it was done before. `amount` and `rate`
-    format an amount, and one per second. A line that cannot be written is skipped, since the work does not depend on
-    it.
+    format an amount, and one per second.
+
+    A line that cannot be written is skipped, since the work does not depend on it.
     """
 
     def __init__(
