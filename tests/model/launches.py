@@ -230,7 +230,7 @@ def stand_in(model: nn.Module | None = None) -> Iterator[StandIn]:
             hooks += _marking(mode, module, name)
     here = torch.cuda
     with pytest.MonkeyPatch.context() as patch, mode, Values(mode):
-        patch.setattr(backends, "_what_is_missing", lambda *_: "")
+        patch.setattr(backends, "_what_is_missing", lambda name, *_: "a GPU" if name == "cpu" else "")
         patch.setattr(here, "_lazy_init", lambda: None)
         patch.setattr(here, "device", lambda _: contextlib.nullcontext())
         patch.setattr(here, "current_stream", lambda *_: SimpleNamespace(cuda_stream=0))
