@@ -66,7 +66,9 @@ class _Attention(torch.autograd.Function):
     def backward(context: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output = context.saved_tensors
         _, scaling, dropped, _ = context.how
-        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        d_query = torch.empty_like(query)
+        # (batch, heads, head_size, time), in which torch adds up products faster.
+        d_key, d_value = (torch.zeros(x.mT.shape) for x in (key, value))
         # A row's sum of weights times their gradients, which softmax's gradient subtracts.
         mean = (grad * output).sum(-1, keepdim=True)
         grad = grad * (LEVELS / (LEVELS - dropped))
@@ -75,33 +77,36 @@ class _Attention(torch.autograd.Function):
                 of_rows = grad[text, head, rows]
                 scores = torch.mm(of_rows, value[text, head].t()).mul_(stay).sub_(mean[text, head, rows]).mul_(weights)
                 torch.mm(scores, key[text, head], out=d_query[text, head, rows])
-                d_key[text, head].addmm_(scores.t(), query[text, head, rows])
-                d_value[text, head].addmm_(weights.mul_(stay).t(), of_rows)
-        return d_query.mul_(scaling), d_key.mul_(scaling), d_value, None, None, None
+                d_key[text, head].addmm_(query[text, head, rows].t(), scores)
+                d_value[text, head].addmm_(of_rows.t(), weights.mul_(stay))
+        return d_query.mul_(scaling), d_key.mul_(scaling).mT, d_value.mT, None, None, None
 
 
 def _blocks(
     query: Tensor, key: Tensor, keys: Tensor | None, scaling: float, dropped: int, seed: int
 ) -> Iterator[tuple[tuple[int, int, slice], Tensor, Tensor]]:
-    """Yields for each block of queries its place, its weights (rows, time) and which of them stay, bool (rows, time).
+    """Yields each block of queries: its place, its weights, and 1 where they stay, else 0, both float32 (rows, time).
 
-    The same seed gives the same draws again.
+    The same seed gives the same draws again. The next block reuses the last tensor's memory.
     """
     batch, heads, time, _ = query.shape
     generator = torch.Generator().manual_seed(seed)
     words = torch.empty(-(-ROWS * time // 4), dtype=torch.int64)  # of four draws each
+    kept = torch.empty(min(ROWS, time), time)
     for text in range(batch):
         seen = None if keys is None else keys[text if len(keys) > 1 else 0, 0]
+        hidden = None if seen is None else torch.where(seen, 0.0, torch.finfo(query.dtype).min)
         for head in range(heads):
             across = key[text, head].t()
             for begin in range(0, time, ROWS):
                 rows = slice(begin, min(begin + ROWS, time))
+                stay = kept[: rows.stop - begin]
                 draws = words.random_(-(1 << 63), None, generator=generator).view(torch.int16)
-                count = rows.stop - begin
-                stay = draws[: count * time].view(count, time) >= dropped - LEVELS // 2
+                # As float32 at once, since torch is slow to convert a mask.
+                torch.ge(draws[: stay.numel()].view_as(stay), dropped - LEVELS // 2, out=stay)
                 scores = torch.mm(query[text, head, rows] * scaling, across)
-                if seen is not None:
-                    visible = seen[rows] if len(seen) > 1 else seen
-                    scores.masked_fill_(~visible, torch.finfo(scores.dtype).min)
-                    stay &= visible
+                if seen is not None and hidden is not None:
+                    here = rows if len(seen) > 1 else slice(None)
+                    scores += hidden[here]
+                    stay *= seen[here]
                 yield (text, head, rows), scores.softmax(-1), stay
