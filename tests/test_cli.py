@@ -118,6 +118,18 @@ def test_answers_appear_window_by_window_and_a_file_is_there_when_all_are(capsys
     assert np.load(tmp_path / "out.npy").shape == (4, 8)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full")
+@pytest.mark.parametrize("command", [["info"], ["fill-mask", "--top", "1"]])
+def test_output_that_finds_the_disk_full_is_one_line(capsys, monkeypatch, masked_lm, tmp_path, command):  # noqa: F811
+    (tmp_path / "in.txt").write_text("the [MASK]\n")
+    files = [] if command == ["info"] else [str(tmp_path / "in.txt")]
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:  # what is left is written where it closes
+        patch.setattr(sys, "stdout", full)
+        code = main([command[0], str(masked_lm), *files, *command[1:]])
+    assert code == 2
+    assert capsys.readouterr().err.endswith("No space left on device\n")
+
+
 def test_precision_and_device_reach_the_model(capsys, masked_lm, tmp_path):  # noqa: F811
     (tmp_path / "in.txt").write_text("the bird\n", encoding="utf-8")
     vectors = []

@@ -124,6 +124,8 @@ def test_other_families_have_the_same_ranges(made, tmp_path, refused, family):
         ("num_hidden_layers", 10**8),
         ("num_labels", 10**9),
         ("layer_norm_eps", -1.0),
+        ("id2label", ["no", "yes"]),
+        ("id2label", {"0": "no", "5": "yes"}),
     ],
 )
 def test_a_configuration_that_torch_would_refuse_is_refused_by_file_and_field(

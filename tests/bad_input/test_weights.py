@@ -1,5 +1,6 @@
 """Weights that are no numbers, or no weights: one line that names the file, before anything is computed."""
 
+import json
 import shutil
 
 import pytest
@@ -49,6 +50,17 @@ def test_a_file_of_weights_that_is_cut_short_is_refused(command, refused):
     for size in (0, 7, file.stat().st_size // 2):
         file.write_bytes(file.read_bytes()[:size] if size else b"")
         assert f"the weights in {file} are damaged or cut short" in refused(*words)
+
+
+@pytest.mark.parametrize("command", COMMANDS, indirect=True)
+def test_an_index_that_names_a_pickle_is_refused(command, refused):
+    model, words = command
+    weights = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, "model.bin")}))
+    torch.save(weights, model / "model.bin")
+    assert f"{index} names model.bin; weights are read from .safetensors alone" in refused(*words)
 
 
 def test_large_weights_whose_sum_overflows_are_numbers(made, tmp_path):

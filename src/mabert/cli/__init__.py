@@ -43,19 +43,34 @@ def main(arguments: Sequence[str] | None = None, more: Sequence[Add] = (), draw:
     options.draw = draw
     try:
         options.run(options)
+        flush()
     except KeyboardInterrupt as stop:
         complain(f"interrupted; {stop}" if str(stop) else "interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader, such as `head`, has closed the pipe; Python would complain again when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        drop_output()
     except Exception as error:
         message = None if options.debug else refusal(error)
         if message is None:
             raise
         complain(message)
+        try:
+            flush()
+        except OSError:  # it was what failed
+            drop_output()
         return BAD_INPUT
     return 0
+
+
+def flush() -> None:
+    """Writes what standard output still holds, if there is one."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Leaves what standard output still holds unwritten: Python would try again at the end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def refusal(error: Exception) -> str | None:

@@ -351,7 +351,11 @@ def make_config_of(kind: type[Config], fields: Mapping[str, Any]) -> Config:
         ValueError: Naming the field that has a wrong type or value.
     """
     checked = check_configuration(fields, declared_of(kind))
+    names = checked.get("id2label")
+    numbered = isinstance(names, Mapping) and {*map(str, names)} == {*map(str, range(len(names)))}
+    if names is not None and not numbered:
+        raise ValueError(f"id2label is {shown(names)}; it must name each class by its number, from 0")
     try:
         return kind(**checked)
-    except (StrictDataclassError, TypeError) as error:  # fields that do not go together
+    except (StrictDataclassError, AttributeError, TypeError) as error:  # fields that do not go together
         raise ValueError(" ".join(str(error).split())[:300]) from error

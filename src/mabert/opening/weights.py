@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from mabert.baselines.uses import LOADING
 from mabert.files.places import CONFIG, DELTA, Place
+from mabert.files.reading import read_json
 from mabert.machine.memory import check_fits, parameters_of
 
 logger = logging.get_logger(__name__)
@@ -46,6 +47,10 @@ def load_model(
         ValueError: If the weights are damaged, incomplete or of another configuration.
     """
     path = place.path
+    index = path / WEIGHTS[1]
+    shards = [str(name) for name in read_json(index).get("weight_map", {}).values()] if index.is_file() else []
+    if odd := next((name for name in shards if not name.endswith(".safetensors")), None):
+        raise ValueError(f"{index} names {odd}; weights are read from .safetensors alone, since a pickle may run code")
     with LOADING:
         check_fits(f"the model that {path} describes", parameters_of(kind, config), (dtype or torch.bfloat16).itemsize)
     try:
