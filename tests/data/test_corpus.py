@@ -137,8 +137,9 @@ def test_bad_places(tmp_path):
         parse_sources(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"no \.txt, \.jsonl or \.parquet file .* in this folder"):
         parse_sources(tmp_path)
-    with pytest.raises(ValueError, match="no source of documents given"):
-        parse_sources([])
+    for nothing in ([], "", [""]):
+        with pytest.raises(ValueError, match="no source of documents given"):
+            parse_sources(nothing)
 
 
 def test_hidden_files_are_left_out_and_linked_folders_read_once(tmp_path):

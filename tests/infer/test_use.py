@@ -233,6 +233,17 @@ def test_an_adapter_and_a_nameless_configuration_are_named(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"config\.json has no model_type; those known are bert"):
         mabert.load(tmp_path).embed(TEXTS)
+    for damaged in ("[]", "{"):
+        (tmp_path / "adapter_config.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"adapter_config\.json: (holds list|not JSON)"):
+            mabert.load(tmp_path).embed(TEXTS)
+
+
+def test_a_configuration_that_asks_for_tuples_changes_nothing(masked_lm, tmp_path):
+    tuples = shutil.copytree(masked_lm, tmp_path / "tuples")
+    fields = json.loads((tuples / "config.json").read_text())
+    (tuples / "config.json").write_text(json.dumps({**fields, "return_dict": False}))
+    assert np.array_equal(mabert.load(tuples).embed(TEXTS), mabert.load(masked_lm).embed(TEXTS))
 
 
 def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_path):

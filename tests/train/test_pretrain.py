@@ -229,6 +229,12 @@ def test_a_folder_with_another_run_is_left_alone_and_a_finished_one_is_not_run_a
         go(recipe(tmp_path, steps=4), tmp_path / "nothing", resume=True)
     assert go(plan, tmp_path / "run", resume=True) == first
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
+    (tmp_path / "run/model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"finished, but its model is gone; remove result\.json"):
+        go(plan, tmp_path / "run", resume=True)
+    (tmp_path / "run/result.json").unlink()
+    go(plan, tmp_path / "run", resume=True)
+    assert (tmp_path / "run/model.safetensors").read_bytes() == before
 
 
 def test_a_resumed_run_saves_as_often_as_it_is_now_asked_to(tmp_path):

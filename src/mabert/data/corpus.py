@@ -229,7 +229,7 @@ def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
     unknown kind, or a folder holds no file of a known kind.
     """
     written = [sources] if isinstance(sources, str | Path) else list(sources)
-    if not written:
+    if not all(written) or not written:
         raise ValueError("no source of documents given: name a file, a folder or hub:NAME")
     parsed: list[Source] = []
     for source in written:

@@ -81,6 +81,8 @@ def find(model: "str | Path | Place") -> Place:
         inside = model_inside(folder)
         hint = f"; did you mean {inside}?" if inside else ""
         raise FileNotFoundError(f"{folder} holds no model (no {CONFIG}){hint}")
+    if (folder / ADAPTER).is_file():
+        read_json(folder / ADAPTER)  # transformers reads it with the weights, and would not name a damaged one
     return Place(str(model), folder, read_json(file))
 
 

@@ -147,6 +147,7 @@ def config_of(place: Place, changes: dict[str, Any]) -> PreTrainedConfig:
     """Makes the configuration in a folder, with changes; raises ValueError that names the file."""
     fields = {**place.fields, **changes}
     kind = fields.pop("model_type")
+    fields.pop("return_dict", None)  # outputs are read by name
     try:
         return make_config_of(CONFIG_MAPPING[kind], fields)
     except ValueError as error:

@@ -111,8 +111,12 @@ class RunFolder:
         return (self.request().get(RESOLVED) or {}) if begun else {}
 
     def result(self) -> dict[str, Any] | None:
-        """Reads the record of the run to resume; None if it is new or unfinished."""
-        return read_json_if_there(self.path / RESULT) if self.resume else None
+        """Reads the record of the run to resume; None if it is new or unfinished. ValueError if its model is gone."""
+        result = read_json_if_there(self.path / RESULT) if self.resume else None
+        if result is not None and not any(self.path.glob("*.safetensors")):
+            again = f"remove {RESULT}, and --resume makes it again"
+            raise ValueError(f"{self.path} is finished, but its model is gone; {again}")
+        return result
 
     def write_result(self, outcome: dict[str, Any], seconds: float, **about: Any) -> dict[str, Any]:
         """Writes `result.json` and returns its content; `seconds` are those of all starts, `about` further entries."""
