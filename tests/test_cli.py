@@ -119,13 +119,13 @@ def test_answers_appear_window_by_window_and_a_file_is_there_when_all_are(capsys
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full")
-@pytest.mark.parametrize("command", [["info"], ["fill-mask", "--top", "1"]])
+@pytest.mark.parametrize("command", ["info", "fill-mask", "extend"])
 def test_output_that_finds_the_disk_full_is_one_line(capsys, monkeypatch, masked_lm, tmp_path, command):  # noqa: F811
     (tmp_path / "in.txt").write_text("the [MASK]\n")
-    files = [] if command == ["info"] else [str(tmp_path / "in.txt")]
+    more = {"info": [], "fill-mask": [tmp_path / "in.txt"], "extend": ["--length", "99", "-o", tmp_path / "new"]}
     with open("/dev/full", "w") as full, monkeypatch.context() as patch:  # what is left is written where it closes
         patch.setattr(sys, "stdout", full)
-        code = main([command[0], str(masked_lm), *files, *command[1:]])
+        code = main([command, str(masked_lm), *map(str, more[command])])
     assert code == 2
     assert capsys.readouterr().err.endswith("No space left on device\n")
 
