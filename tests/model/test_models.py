@@ -334,3 +334,14 @@ def test_what_attention_puts_out_is_gone_when_the_feed_forward_network_runs(posi
     with torch.no_grad():
         block(torch.ones(1, 3, 8, dtype=torch.float64), PaddingMask(None))
     assert alive == [False]
+
+
+@pytest.mark.parametrize("letter", ["T", "M"])
+@pytest.mark.parametrize("position", ["pre", "post"])
+def test_what_all_sub_layers_put_out_is_dropped_and_the_residual_stays(position, letter):
+    settings = config(layer_pattern=letter, norm_position=position)
+    (block,) = build(MaBertModel, settings, dtype=torch.float32).train().layers
+    block.dropout.p = 1.0
+    hidden = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    left = hidden if position == "pre" else block.feed_forward_norm(block.mixer_norm(hidden))
+    assert torch.equal(block(hidden, PaddingMask(None)), left)
