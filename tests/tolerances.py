@@ -21,6 +21,7 @@ TOLERANCES = {
     ("depthwise_conv1d", torch.bfloat16): Tolerance(relative=2**-8, absolute=2e-6),
     ("softmax_attention", torch.float32): Tolerance(relative=2e-6, absolute=2e-6),
     ("softmax_attention", torch.bfloat16): Tolerance(relative=2**-8, absolute=2**-8),  # weights are rounded as well
+    ("prepacked model", torch.float32): Tolerance(relative=2e-6, absolute=2e-6),
     ("reference", torch.float64): Tolerance(relative=1e-12, absolute=1e-12),
 }
 

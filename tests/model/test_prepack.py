@@ -122,8 +122,8 @@ def test_products_meet_few_numbers_of_rows_and_say_the_same_whatever_the_lengths
         pairs = [(found.last_hidden_state, exact.last_hidden_state)]
         if recorded:
             pairs += zip(found.hidden_states, exact.hidden_states, strict=True)
-        for ours, theirs in pairs:  # as exact as the scan within them
-            assert_close("selective_scan", "the prepacked model", ours, theirs)
+        for ours, theirs in pairs:
+            assert_close("prepacked model", "hidden states", ours, theirs)
     assert not valid.any() or rows == {total_of(int(valid.sum()))}
 
 

@@ -85,9 +85,10 @@ class _Attention(torch.autograd.Function):
 def _blocks(
     query: Tensor, key: Tensor, keys: Tensor | None, scaling: float, dropped: int, seed: int
 ) -> Iterator[tuple[tuple[int, int, slice], Tensor, Tensor]]:
-    """Yields each block of queries: its place, its weights, and 1 where they stay, else 0, both float32 (rows, time).
+    """Yields each block of queries: its place, its weights, and 1 where a weight stays, else 0. Both are float32
+    (rows, time).
 
-    The same seed gives the same draws again. The next block reuses the last tensor's memory.
+    The same seed gives the same draws again. The next block reuses the memory of what stays.
     """
     batch, heads, time, _ = query.shape
     generator = torch.Generator().manual_seed(seed)

@@ -214,7 +214,7 @@ class MaBertTrainer(RecordingTrainer):
             if self.bar is not None:
                 self.bar.close()
         if self.interrupt.interrupted:
-            kept = checkpoint.checkpoints(folder)  # none if it came behind the last epoch of a short training
+            kept = checkpoint.checkpoints(folder)  # none after the last epoch of a short training
             raise KeyboardInterrupt(f"saved {kept[-1]}; go on with --resume" if kept else "")
         return trained
 
