@@ -84,7 +84,7 @@ def test_missing_tokenizers(tmp_path):
         load_tokenizer(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"vocab\.txt: no such file"):
         load_tokenizer(tmp_path / "vocab.txt")
-    with pytest.raises(FileNotFoundError, match="no such tokenizer, here or on the hub") as error:
+    with pytest.raises(FileNotFoundError, match="no such file or folder; name a ") as error:
         load_tokenizer(tmp_path / "nothing" / "here")
     assert "\n" not in str(error.value)
 

@@ -390,7 +390,7 @@ def test_several_processes_share_what_is_measured(to_measure, monkeypatch):
 
 def test_batches_that_processes_cannot_share_are_refused(pretrained, tmp_path, monkeypatch):
     three = SimpleNamespace(num_processes=3, is_main_process=False)
-    monkeypatch.setattr(finetune_run, "join_processes", lambda precision: three)
+    monkeypatch.setattr(finetune_run, "join_processes", lambda: three)
     with pytest.raises(ValueError, match="batch_size is 16, not a multiple of 3 processes"):
         go(pretrained, tmp_path / "run")
 

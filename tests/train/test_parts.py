@@ -38,6 +38,7 @@ def training(request, bert, tmp_path_factory):
         kind,
         data,
         recipe,
+        "fp32",
         MOST_CHARACTERS,
         RunFolder(folder),
         PartialState(),

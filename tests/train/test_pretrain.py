@@ -136,7 +136,9 @@ def test_packing_changes_nothing_but_rounding_and_only_tokens_are_counted(tmp_pa
     for run, way in zip(others, ways[1:], strict=True):
         same_course(first, run)
         assert AutoModelForMaskedLM.from_pretrained(tmp_path / way).config.unpad == "auto"
-    stream = prepare_data(plans[0], plans[0].data.readable(), tokenizer(), progress=False).stream
+    stream = prepare_data(
+        plans[0], plans[0].steps_by_length(), plans[0].data.readable(), tokenizer(), progress=False
+    ).stream
     assert first["outcome"]["tokens"] == sum(len(stream[i]["input_ids"]) for i in range(12 * 8))
 
 

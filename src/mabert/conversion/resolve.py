@@ -87,7 +87,7 @@ def resolve(
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
     opened = open_teacher(teacher)
-    processes, precision = join_processes(recipe.precision), resolve_precision(recipe.precision)
+    processes, precision = join_processes(), resolve_precision(recipe.precision)
     request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(recipe)}
     given = {"pairs": pairs, "pair_column": pair_column}
     request |= {name: value for name, value in given.items() if value is not None}

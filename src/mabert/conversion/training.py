@@ -66,7 +66,7 @@ def train(
     steps = len(taken) // processes
     arguments = training_arguments(
         folder,
-        asked.precision,
+        run.precision == "bf16",
         max_steps=steps,
         learning_rate=rate,
         warmup_steps=steps // 20,

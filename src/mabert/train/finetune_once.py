@@ -59,7 +59,7 @@ class FinetuneTrainer(MaBertTrainer):
             model=model,
             args=training_arguments(
                 run.checkpoints(rate, seed),
-                recipe.precision,
+                run.precision == "bf16",
                 num_train_epochs=1,
                 per_device_train_batch_size=max(1, recipe.batch_size // processes),
                 learning_rate=rate,

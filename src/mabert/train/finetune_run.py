@@ -83,6 +83,7 @@ class FinetuneRun:
     kind: Kind
     splits: Mapping[str, Rows]  # `train`, one or two splits named `validation...`, and `test...` if there
     recipe: FinetuneRecipe  # learning rates and epochs are decided
+    precision: str  # fp32 or bf16
     max_length: int  # most tokens of an example
     folder: RunFolder
     processes: PartialState
@@ -144,7 +145,7 @@ class FinetuneRun:
         recipe, examples, kind = self.recipe, self.examples[split], self.kind
         rows = recipe.batch_size if recipe.batches == "random" else None
         pad_id = self.model.tokenizer.pad_token_id
-        logits = logits_of(model, examples, pad_id, recipe.precision, rows, kind.per_token)
+        logits = logits_of(model, examples, pad_id, self.precision == "bf16", rows, kind.per_token)
         if not np.isfinite(logits).all():
             raise TrainingDivergedError(f"the outputs on {split} are not finite; a lower learning rate helps")
         return kind.predictions(examples.by_row(logits), examples)
@@ -191,7 +192,7 @@ def resolve(
     """Resolves a fine-tuning and claims its folder; errors and other arguments are those of `mabert.train.finetune`."""
     seeds = check_seeds(seeds)
     check_reporters(recipe.report_to)
-    processes = join_processes(recipe.precision)
+    processes, precision = join_processes(), resolve_precision(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
     opened = open_model(model)
@@ -210,15 +211,16 @@ def resolve(
     # All processes must agree on what is finished, so all read before the first one writes.
     tried = {rate: kept_record(grid_file(folder.path, rate), "score") for rate in rates}
     done = {seed: kept_record(folder.path / f"seed-{seed}" / RESULT, "metrics") for seed in seeds}
+    kind = kind_of(task)
     run = FinetuneRun(
-        opened, kind_of(task), splits, recipe, longest, folder, processes, chooser, tried, done, progress, callbacks
+        opened, kind, splits, recipe, precision, longest, folder, processes, chooser, tried, done, progress, callbacks
     )
-    run.kind.warn_of_examples(splits)
+    kind.warn_of_examples(splits)
     request["resolved"] = {
         "weights": opened.place.digest(),
         "examples": {name: len(examples) for name, examples in run.examples.items()},
         "data": run.digest(),
-        "precision": resolve_precision(recipe.precision),
+        "precision": precision,
         "processes": processes.num_processes,
         **({"chosen_under": chooser} if len(rates) > 1 else {}),
     }
@@ -263,7 +265,7 @@ def logits_of(
     model: PreTrainedModel,
     examples: EncodedExamples,
     pad_id: int,
-    precision: str = "fp32",
+    bf16: bool = False,
     rows: int | None = None,
     per_token: bool = False,
 ) -> np.ndarray:
@@ -292,7 +294,7 @@ def logits_of(
         return f"in evaluation, with {rows_at_once(filled)}; {helps}"
 
     # Once around all batches, because autocast drops its cast weights when it ends.
-    with torch.autocast(device.type, torch.bfloat16, enabled=resolve_precision(precision) == "bf16"):
+    with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for batch in batches[processes.process_index :: processes.num_processes]:
             filled = collate([{k: v for k, v in examples[index].items() if k in INPUTS} for index in batch])
             with naming_memory(where):

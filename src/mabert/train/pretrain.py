@@ -94,7 +94,7 @@ class PretrainTrainer(MaBertTrainer):
     )
 
     def __init__(self, run: PretrainRun, progress: bool, callbacks: list[TrainerCallback]) -> None:
-        training, lengths = run.recipe.training, run.recipe.steps_by_length()
+        training = run.recipe.training
         model = build("masked_lm", run.config) if run.start is None else run.start
         run.family.freeze_unreached(model)
         if training.compile:
@@ -108,7 +108,7 @@ class PretrainTrainer(MaBertTrainer):
             eval_dataset=run.data.validation,
             processing_class=run.tokenizer,
             title="pretraining" if progress else None,
-            step_tokens=[training.batch_size * length for length, steps in lengths for _ in range(steps)],
+            step_tokens=[training.batch_size * length for length, steps in run.stages for _ in range(steps)],
             table_file=run.folder.path / HISTORY,
             events=run.folder.path / LOGS,
             callbacks=callbacks,

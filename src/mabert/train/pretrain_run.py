@@ -18,7 +18,7 @@ from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Window
 from mabert.data.tokenizer import fingerprint
 from mabert.extras import check_reporters
 from mabert.files.reading import digest
-from mabert.machine.environment import warn_of_emulation
+from mabert.machine.environment import resolve_precision, warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
 from mabert.opening.opened import Opened, open_model
 from mabert.schema import IGNORED
@@ -51,6 +51,10 @@ FEW_SCORED = 300
 """Held-out tokens to be guessed below which an accuracy may be off by five points and more."""
 
 
+Stages = list[tuple[int, int]]
+"""Tokens of a window and number of steps, by stage."""
+
+
 class PretrainData(NamedTuple):
     """What a run learns from, and what is held out."""
 
@@ -68,6 +72,7 @@ class PretrainRun:
     recipe: PretrainRecipe
     folder: RunFolder
     arguments: TrainingArguments
+    stages: Stages
     family: Family
     tokenizer: PreTrainedTokenizerFast
     config: PreTrainedConfig
@@ -87,23 +92,23 @@ def resolve(
 ) -> PretrainRun:
     """Resolves a recipe and claims its folder; errors and the other arguments are those of `pretrain`."""
     arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
-    family = recipe.family
+    family, stages, sources = recipe.family, recipe.steps_by_length(), recipe.data.readable()
     if arguments.should_save:
         warn_of_emulation(recipe.training.precision)
         folder.check(request)
     result = folder.result()
     checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and result is None else None
     opened = None if recipe.start_from is None else open_model(recipe.start_from)
-    sources = recipe.data.readable()
     origin = "given by the caller"
-    if tokenizer is None:
-        asked = recipe.tokenizer or (None if opened is None else str(opened.place))
+    if tokenizer is None and recipe.tokenizer is None and opened is not None:
+        tokenizer, origin = opened.tokenizer, str(opened.place)
+    elif tokenizer is None:
         before = folder.resolved().get("tokenizer")
         size = recipe.model.get("vocab_size")
-        tokenizer, origin = find_tokenizer(family, asked, sources, recipe.data.folder, before, size)
+        tokenizer, origin = find_tokenizer(family, recipe.tokenizer, sources, recipe.data.folder, before, size)
     config = model_config(recipe, tokenizer, opened)
-    parameters = parameters_of(class_for("masked_lm", config), config)
-    check_fits("model", parameters, TRAINED, bytes_of_batch(recipe, config, arguments.bf16))
+    batch = bytes_of_batch(recipe, config, arguments.bf16)
+    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
@@ -112,7 +117,7 @@ def resolve(
         start = opened.of(config).model("masked_lm", torch.float32)
         if not hasattr(start, family.head):
             raise ValueError(f"{opened.place} has another head than {family.title}'s here (no {family.head!r} in it)")
-    data = prepare_data(recipe, sources, tokenizer, progress)  # the process that tokenises shows it
+    data = prepare_data(recipe, stages, sources, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
         "tokenizer": origin,
@@ -123,7 +128,7 @@ def resolve(
     }
     if arguments.should_save:
         folder.claim(request)
-    return PretrainRun(recipe, folder, arguments, family, tokenizer, config, start, data, checkpoint, result)
+    return PretrainRun(recipe, folder, arguments, stages, family, tokenizer, config, start, data, checkpoint, result)
 
 
 SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup", "wsd": "warmup_stable_decay"}
@@ -139,7 +144,6 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     training = recipe.training
     if not recipe.data.sources:
         raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
-    check_reporters(training.report_to)
     if training.warmup_steps >= training.steps:
         message = "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak"
         logger.warning(message, training.warmup_steps, training.steps)
@@ -156,9 +160,10 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     own: dict[str, Any] = {"optim": "adafactor"} if training.optimizer == "adafactor" else {}
     if training.schedule == "wsd":
         own |= {"lr_scheduler_kwargs": {"num_decay_steps": max(1, training.steps // 10), "decay_type": "linear"}}
+    check_reporters(training.report_to)
     return training_arguments(
         folder,
-        training.precision,
+        resolve_precision(training.precision) == "bf16",
         **own,
         lr_scheduler_type=SCHEDULERS[training.schedule],
         **{name: getattr(training, name) for name in (*same, "max_grad_norm")},
@@ -254,11 +259,15 @@ def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig, bf16: bool)
 
 
 def prepare_data(
-    recipe: PretrainRecipe, sources: list[Source], tokenizer: PreTrainedTokenizerFast, progress: bool
+    recipe: PretrainRecipe,
+    stages: Stages,
+    sources: list[Source],
+    tokenizer: PreTrainedTokenizerFast,
+    progress: bool,
 ) -> PretrainData:
     """Tokenises the text (or reuses the cache) and lays out the stages; ValueError if the recipe does not fit the text,
     or the held-out part has no token to mask."""
-    about, training, stages = recipe.data, recipe.training, recipe.steps_by_length()
+    about, training = recipe.data, recipe.training
     masking = MlmMasking(tokenizer, **dataclasses.asdict(recipe.masking))  # may refuse, so before tokenising
     cache = build_cache(sources, tokenizer, about.folder, max_tokens=about.max_tokens, progress=progress)
     learnt, held_out = cache.split(about.held_out)

@@ -22,7 +22,6 @@ from transformers.trainer_utils import rotate_checkpoints
 from mabert.data.collate import Collator, FlatteningCollator
 from mabert.files.reading import finite, read_json
 from mabert.files.writing import STAGING, naming_full_disk, saving, write_json, write_text
-from mabert.machine.environment import resolve_precision
 from mabert.machine.memory import naming_memory, size_of
 from mabert.train import checkpoint
 from mabert.train.callbacks import Events, SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar, end_reports, table
@@ -294,7 +293,7 @@ def publish(written: Path, place: Path) -> None:
     written.rename(place)
 
 
-def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArguments:
+def training_arguments(folder: Path, bf16: bool, **own: Any) -> TrainingArguments:
     """Makes TrainingArguments with the defaults that all our runs share, those of the device, and the run's own.
 
     Raises:
@@ -316,7 +315,7 @@ def training_arguments(folder: Path, precision: str, **own: Any) -> TrainingArgu
         "use_cpu": not cuda,
         # accelerate takes a named backend as a request for several processes.
         "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ and not cuda else None,
-        "bf16": resolve_precision(precision) == "bf16",
+        "bf16": bf16,
         "dataloader_pin_memory": cuda,
         "disable_tqdm": True,
     }
@@ -341,8 +340,8 @@ def leave_group() -> None:
         torch.distributed.destroy_process_group()
 
 
-def join_processes(precision: str) -> "PartialState":
+def join_processes() -> "PartialState":
     """Connects this process with the others that torchrun started; without torchrun it is alone."""
-    state = training_arguments(Path(), precision).distributed_state
+    state = training_arguments(Path(), bf16=False).distributed_state
     assert state is not None
     return state
