@@ -20,7 +20,7 @@ from mabert.data.tokenizer import load_tokenizer
 from mabert.train.folder import RunFolder
 from mabert_lab.cli import main
 from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
-from tests.train.helpers import corpus, interrupt, kill, too_much
+from tests.train.helpers import check_claimed, claim, corpus, interrupt, kill, too_much
 
 TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
 STEPS = 8
@@ -117,7 +117,9 @@ def test_the_command_goes_on_where_it_was_interrupted(
     assert "go on with --resume" in capsys.readouterr().err.splitlines()[-1]
     assert list((tmp_path / "out/unfinished/align").glob("checkpoint-*"))
     assert not (tmp_path / "out/model.safetensors").exists()
+    check_claimed(monkeypatch)
     assert main([*words, "--resume"]) == 0
+    claim(tmp_path / "out")
     assert bits(tmp_path / "out") == bits(converted[0])
     assert "out: a MaBERT, ready to use" in capsys.readouterr().out
     assert (tmp_path / "out/conversion.html").is_file()

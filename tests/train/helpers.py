@@ -7,6 +7,7 @@ import signal
 import socket
 
 import numpy as np
+import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
@@ -18,6 +19,7 @@ from mabert.baselines.uses import build
 from mabert.data.tokenizer import train_wordpiece
 from mabert.files.writing import write_text
 from mabert.machine.processes import context
+from mabert.train.folder import RunFolder
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 
 TEXT = (
@@ -168,3 +170,21 @@ def too_much(*given, **more):
 def must_part() -> None:
     """Has a process fail that is still connected with others when the interpreter ends."""
     atexit.register(lambda: torch.distributed.is_initialized() and os._exit(3))
+
+
+def claim(place):
+    """Claims the folder of a run, as a process does that resumes it, and gives it up again."""
+    with RunFolder(place, resume=True) as another:
+        another.claim({})
+
+
+def check_claimed(monkeypatch):
+    """Has every run check that no other may claim its folder, before it writes its result."""
+    write = RunFolder.write_result
+
+    def checked(run, *given, **about):
+        with pytest.raises(ValueError, match="another process is running there"):
+            claim(run.path)
+        return write(run, *given, **about)
+
+    monkeypatch.setattr(RunFolder, "write_result", checked)

@@ -6,7 +6,7 @@ import pytest
 
 from mabert.train import trainer
 from mabert.train.pretrain import pretrain
-from tests.train.helpers import kill_at, recipe, stop_at, tokenizer
+from tests.train.helpers import check_claimed, claim, kill_at, recipe, stop_at, tokenizer
 from tests.train.tasks import go
 
 
@@ -49,3 +49,10 @@ def test_a_stop_at_any_step_changes_no_bit(tmp_path, monkeypatch, kind, stop, er
     with pytest.raises(error):
         run(tmp_path / "run", callbacks=[stop(step)])
     assert run(tmp_path / "run", resume=True) == whole
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "finetuning"], indirect=True)
+def test_a_folder_is_claimed_until_its_run_ends(tmp_path, monkeypatch, kind):
+    check_claimed(monkeypatch)
+    kind[0](tmp_path / "run")
+    claim(tmp_path / "run")

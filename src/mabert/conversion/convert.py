@@ -78,23 +78,23 @@ def convert(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     check_installed(*EXTRAS["train"])
-    asked, folder = check(ConversionRecipe, recipe), RunFolder(output, resume, free=FREE)
-    columns = text_column, pair_column
-    run = resolve(teacher, texts, folder, asked, columns=columns, pairs=pairs, progress=progress)
-    known, writes = run.teacher, run.processes.is_main_process
-    if run.result is not None:
-        return reported(run.result, progress) if writes else {}
-    set_seed(run.recipe.seed)
-    student = begun(known.model, known.copy, known.use, changes_of(known, run.pattern, run.recipe))
-    stages = learn(run, student)
-    if not writes:
-        return {}
-    about = {"use": known.use, "pattern": run.pattern, "importance": run.importance, "teacher_reads": known.longest}
-    outcome = {**about, "stages": stages, **measured(run, student)}
-    save(run, student, outcome)
-    shutil.rmtree(run.folder.path / UNFINISHED, ignore_errors=True)
-    seconds = sum(stage["seconds"] for stage in stages.values())
-    return reported(run.folder.write_result(outcome, seconds, seed=run.recipe.seed), progress)
+    asked, columns = check(ConversionRecipe, recipe), (text_column, pair_column)
+    with RunFolder(output, resume, free=FREE) as folder:
+        run = resolve(teacher, texts, folder, asked, columns=columns, pairs=pairs, progress=progress)
+        known, writes = run.teacher, run.processes.is_main_process
+        if run.result is not None:
+            return reported(run.result, progress) if writes else {}
+        set_seed(run.recipe.seed)
+        student = begun(known.model, known.copy, known.use, changes_of(known, run.pattern, run.recipe))
+        stages = learn(run, student)
+        if not writes:
+            return {}
+        about = {"use": known.use, "pattern": run.pattern, "importance": run.importance, "teacher_reads": known.longest}
+        outcome = {**about, "stages": stages, **measured(run, student)}
+        save(run, student, outcome)
+        shutil.rmtree(folder.path / UNFINISHED, ignore_errors=True)
+        seconds = sum(stage["seconds"] for stage in stages.values())
+        return reported(folder.write_result(outcome, seconds, seed=run.recipe.seed), progress)
 
 
 def reported(result: dict[str, Any], progress: bool) -> dict[str, Any]:

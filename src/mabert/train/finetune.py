@@ -79,14 +79,14 @@ def finetune(
         KeyboardInterrupt: After Ctrl-C, once the current training is saved.
     """
     check_installed(*EXTRAS["train"])
-    folder = RunFolder(output, resume, free=FREE, trusted=trusted)
-    run = resolve(model, task, splits, folder, recipe, seeds, source=source, progress=progress, callbacks=callbacks)
-    try:
-        rate, scores = best_rate(run)
-        results = run_seeds(run, rate, keep_models)
-    except KeyboardInterrupt as stop:
-        raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
-    return write_outcome(run, rate, scores, results) if run.processes.is_main_process else {}
+    with RunFolder(output, resume, free=FREE, trusted=trusted) as folder:
+        run = resolve(model, task, splits, folder, recipe, seeds, source=source, progress=progress, callbacks=callbacks)
+        try:
+            rate, scores = best_rate(run)
+            results = run_seeds(run, rate, keep_models)
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(str(stop) or "finished seeds are kept; go on with --resume") from stop
+        return write_outcome(run, rate, scores, results) if run.processes.is_main_process else {}
 
 
 def write_outcome(

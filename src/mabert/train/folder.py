@@ -1,9 +1,13 @@
 """Run folders: each holds one run's request and its results, and never those of another run."""
 
+import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from filelock import lock_descriptor
 
 from mabert.files.reading import read_json_if_there
 from mabert.files.writing import WRITING, write_json, write_text
@@ -51,7 +55,7 @@ def grid_file(folder: Path, rate: float) -> Path:
 
 
 class RunFolder:
-    """The output folder of a run; with `resume`, of the run in it.
+    """The output folder of a run; with `resume`, of the run in it. A `with` block gives up what was claimed in it.
 
     A resumed run may change the dotted names `free` in the request, which do not affect the results. If `trusted`, only
     `resolved` must match: the caller knows that the folder holds the requested run, however the request is spelt and
@@ -62,6 +66,13 @@ class RunFolder:
         self, path: str | Path, resume: bool = False, *, free: tuple[str, ...] = (), trusted: bool = False
     ) -> None:
         self.path, self.resume, self.free, self.trusted = Path(path), resume, free, trusted
+        self._claimed = contextlib.ExitStack()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._claimed.close()
 
     def check(self, request: dict[str, Any]) -> None:
         """Checks whether a run may use the folder; changes nothing. `request` holds plain values that determine the
@@ -92,12 +103,18 @@ class RunFolder:
         return any(entry.name != UNFINISHED or any(map(Path.is_file, entry.rglob("*"))) for entry in kept)
 
     def claim(self, request: dict[str, Any]) -> None:
-        """Claims the folder for a new or resumed run; raises what `check` does."""
+        """Claims the folder for a new or resumed run, until the process or a `with` block ends; raises what `check`
+        does, and ValueError if another process has claimed it."""
         import yaml  # imported here to keep `--help` fast
 
         self.check(request)
+        self.path.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self.path, os.O_RDONLY)
+        self._claimed.callback(os.close, folder)
+        with contextlib.suppress(OSError):  # a file system without locks
+            if not lock_descriptor(folder, blocking=False):
+                raise ValueError(f"{self.path}: another process is running there; wait for it, or name another folder")
         if not self.resume:
-            self.path.mkdir(parents=True, exist_ok=True)
             whole = {DIRECTORY: str(Path.cwd()), **request}
             write_text(self.path / REQUEST, yaml.safe_dump(whole, sort_keys=False, allow_unicode=True))
 

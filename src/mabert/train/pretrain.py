@@ -67,18 +67,18 @@ def pretrain(
         KeyboardInterrupt: After Ctrl-C, once the state is saved.
     """
     check_installed(*EXTRAS["train"])
-    folder = RunFolder(output, resume, free=FREE, trusted=trusted)
-    run = resolve(recipe, folder, resume_from=resume_from, tokenizer=tokenizer, progress=progress)
-    writes = run.arguments.should_save
-    if run.result is not None:
-        return run.result if writes else {}
-    set_seed(recipe.training.seed)
-    trainer = PretrainTrainer(run, progress, callbacks or [])
-    if resume_from is not None and run.checkpoint is not None and writes:
-        drop_damaged(folder.path, run.checkpoint)
-    trainer.train(run.checkpoint)
-    outcome = trainer.finish() | run.data.counts
-    return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
+    with RunFolder(output, resume, free=FREE, trusted=trusted) as folder:
+        run = resolve(recipe, folder, resume_from=resume_from, tokenizer=tokenizer, progress=progress)
+        writes = run.arguments.should_save
+        if run.result is not None:
+            return run.result if writes else {}
+        set_seed(recipe.training.seed)
+        trainer = PretrainTrainer(run, progress, callbacks or [])
+        if resume_from is not None and run.checkpoint is not None and writes:
+            drop_damaged(folder.path, run.checkpoint)
+        trainer.train(run.checkpoint)
+        outcome = trainer.finish() | run.data.counts
+        return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
 
 
 class PretrainTrainer(MaBertTrainer):

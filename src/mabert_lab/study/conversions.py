@@ -120,10 +120,11 @@ def text_of(texts: Sequence[str], text_column: str) -> list[list[dict[str, Any]]
 
 def keep(known: Teacher, recipe: ConversionRecipe, folder: Path, resume: bool) -> None:
     """Writes the MaBERT that keeps all attention layers of a teacher, with what `mabert finetune` needs."""
-    began, run = time.monotonic(), RunFolder(folder, resume)
-    run.claim({"pattern": recipe.pattern})
-    student = begun(known.model, known.copy, known.use, changes_of(known, recipe.pattern, recipe))
-    with filling(folder, size_of(student), "make room and start the study again") as staging:
-        student.save_pretrained(staging)
-        known.tokenizer.save_pretrained(staging)
-    run.write_result({"use": known.use, "pattern": recipe.pattern}, time.monotonic() - began)
+    began = time.monotonic()
+    with RunFolder(folder, resume) as run:
+        run.claim({"pattern": recipe.pattern})
+        student = begun(known.model, known.copy, known.use, changes_of(known, recipe.pattern, recipe))
+        with filling(folder, size_of(student), "make room and start the study again") as staging:
+            student.save_pretrained(staging)
+            known.tokenizer.save_pretrained(staging)
+        run.write_result({"use": known.use, "pattern": recipe.pattern}, time.monotonic() - began)
