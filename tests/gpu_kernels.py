@@ -163,10 +163,10 @@ def train(sizes: MaBertConfig, lengths: tuple[int, ...], dtype: torch.dtype = to
 
 def rate() -> None:
     """Compiles the kernel of the rate of exponentials."""
-    from mabert.ops.triton import limits
+    from mabert.ops.triton import functions
 
-    target = torch.empty(limits._CHAINS)
-    limits.launch(limits._chains, 1, target, ROUNDS=limits._ROUNDS, WIDTH=limits._CHAINS, warps=4)
+    target = torch.empty(functions._CHAINS)
+    functions.launch(functions._chains, 1, target, ROUNDS=functions._ROUNDS, WIDTH=functions._CHAINS, warps=4)
 
 
 def strip(cache: Path) -> int:

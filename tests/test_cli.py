@@ -23,7 +23,7 @@ from mabert import cli
 from mabert.cli.command import say
 from mabert.cli.train import pretrain_recipe, seed_list
 from mabert.files import places
-from mabert.infer import chunks
+from mabert.infer import texts
 from mabert.model.blocks import MambaBlock
 from mabert.opening.opened import open_model
 from mabert.train.folder import REQUEST
@@ -104,7 +104,7 @@ def test_piped_jsonl_and_columns_of_plain_lines_are_not_taken_for_texts(capsys, 
 
 
 def test_answers_appear_window_by_window_and_a_file_is_there_when_all_are(capsys, monkeypatch, masked_lm, tmp_path):  # noqa: F811
-    monkeypatch.setattr(chunks, "TEXTS", 2)
+    monkeypatch.setattr(texts, "TEXTS", 2)
     (tmp_path / "in.txt").write_text("the bird\na house\nwind\n" + "bird " * 40 + "\n", encoding="utf-8")
     code, out, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
     assert (code, out.count("vector")) == (2, 2)

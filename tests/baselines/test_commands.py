@@ -18,7 +18,7 @@ from mabert.data.tokenizer import train_wordpiece
 from mabert.files.sentences import MAP, MAP_TYPE, MODULES, POOL, SETTINGS, SentenceFolder, is_cross_encoder, modules_in
 from mabert.infer.info import info
 from mabert.model.map_pooling import MapPooling
-from mabert.opening.extend import extend
+from mabert.opening.opened import extend
 from mabert.train.finetune import finetune
 from mabert.train.folder import RunFolder
 from mabert.train.objective import at_places, mean_over_scored

@@ -14,7 +14,7 @@ def made_once(tmp_path_factory):
     """What a whole session's conversions are made in: their own cache, one thread; yields the patch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        patch.setattr("mabert.conversion.speed.BUDGET", 0.0)
+        patch.setattr("mabert.conversion.agreement.BUDGET", 0.0)
         torch.set_num_threads(1)
         yield patch
 
@@ -24,14 +24,14 @@ def make_small(patch=None):
     for long."""
     patch = patch or pytest.MonkeyPatch()
     patch.setattr(pieces, "SHORTEST", 16)
-    patch.setattr("mabert.conversion.speed.BUDGET", 0.0)
+    patch.setattr("mabert.conversion.agreement.BUDGET", 0.0)
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Tokens and unpacked teachers of the tests alone, and no hub."""
     monkeypatch.setenv("MABERT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    monkeypatch.setattr("mabert.conversion.speed.BUDGET", 0.0)
+    monkeypatch.setattr("mabert.conversion.agreement.BUDGET", 0.0)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.conversion.initial import OPEN
-from mabert.conversion.losses import Alignment, Distillation, divergence
+from mabert.conversion.choose import OPEN
 from mabert.conversion.teacher import check_copy, student_of
+from mabert.conversion.training import Alignment, Distillation, divergence
 from mabert.model.masking import PaddingMask
 from mabert.ops import use_backend
 from tests.conversion.helpers import FAMILIES, PAD, USES, VOCABULARY, row_of, student_and_copy, teacher, texts_of

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import mabert
-from mabert.conversion import agreement, choose, losses, training
+from mabert.conversion import agreement, choose, training
 from mabert.data.tokenizer import load_tokenizer
 from mabert_lab.report.conversion import render
 from tests.conversion.conftest import made_once
@@ -136,7 +136,7 @@ def test_within_the_teachers_length_windows_change_no_bit(
     def whole(row, limit):
         return SimpleNamespace(row=row, of_tokens=lambda values: values)
 
-    for module in (losses, agreement, choose):
+    for module in (training, agreement, choose):
         monkeypatch.setattr(module, "windows_of", whole)
     result = convert(embedder, words_to_learn, tmp_path / "out")
     assert bits(tmp_path / "out") == bits(converted[0])

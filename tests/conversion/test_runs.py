@@ -12,7 +12,7 @@ from transformers import AutoModel
 
 import mabert
 from mabert import MaBertForSequenceClassification
-from mabert.conversion import agreement, losses, resolve, training
+from mabert.conversion import agreement, resolve, training
 from mabert.conversion import convert as running
 from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
@@ -186,8 +186,8 @@ def test_a_teacher_of_one_layer_loses_its_attention(tmp_path, small_batches, wor
 
 
 def test_a_text_may_have_several_labels(tmp_path, monkeypatch, small_batches, words_to_learn):
-    told, divergence = [], losses.divergence
-    monkeypatch.setattr(losses, "divergence", lambda *logits: told.append(logits[2]) or divergence(*logits))
+    told, divergence = [], training.divergence
+    monkeypatch.setattr(training, "divergence", lambda *logits: told.append(logits[2]) or divergence(*logits))
     more = {"problem_type": "multi_label_classification"}
     teacher = saved_teacher(tmp_path / "teacher", "bert", "classifier", more=more)
     result = convert(teacher, words_to_learn, tmp_path / "out")

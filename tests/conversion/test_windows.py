@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.conversion import agreement
-from mabert.conversion.losses import Alignment, Distillation, divergence
 from mabert.conversion.teacher import check_copy, student_of
+from mabert.conversion.training import Alignment, Distillation, divergence
 from mabert.conversion.watch import attention_of, packing_of
 from mabert.conversion.windows import lengthened, steps, windows_of
 from tests.conversion.helpers import USES, row_of, student_and_copy, teacher, texts_of

@@ -11,9 +11,9 @@ from rich.console import Console
 
 import mabert
 from mabert.infer import answers
-from mabert.infer import chunks as chunking
+from mabert.infer import texts as chunking
 from mabert.infer.answers import How
-from mabert.infer.chunks import chunks
+from mabert.infer.texts import chunks
 from mabert.machine.progress import Bar
 from tests.infer.conftest import Counted
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mabert
 from mabert import MaBertModel
 from mabert.cli import main
-from mabert.infer import chunks as chunking
+from mabert.infer import texts as chunking
 from mabert.infer.passages import split_passages
 from tests.conversion.helpers import saved_teacher
 from tests.data.conftest import KINDS

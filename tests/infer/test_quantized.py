@@ -10,8 +10,7 @@ import torch
 
 import mabert
 from mabert.data.tokenizer import load_tokenizer
-from mabert.opening.extend import extend
-from mabert.opening.opened import open_model
+from mabert.opening.opened import extend, open_model
 from mabert.opening.weights import check_finite, parts_of
 from mabert.train.pretrain_run import model_config
 from tests.train.helpers import recipe

@@ -17,7 +17,7 @@ import mabert
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
 from mabert.data.batches import batches_by_length
 from mabert.data.tokenizer import train_wordpiece
-from mabert.infer import chunks as chunking
+from mabert.infer import texts as chunking
 from mabert.infer.heads import readable
 from mabert.infer.info import info
 from mabert.infer.loaded import load_for_use

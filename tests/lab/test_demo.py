@@ -198,7 +198,7 @@ def test_the_commands_that_the_tour_ends_with_run_on_what_it_leaves(walk, monkey
 @pytest.mark.filterwarnings("default")
 def test_the_readmes_python_runs_on_what_the_tour_leaves(walk, teacher, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mabert.conversion.speed.BUDGET", 0.0)
+    monkeypatch.setattr("mabert.conversion.agreement.BUDGET", 0.0)
     (tmp_path / "demo-out").symlink_to(walk[0])
     project = Path(__file__).parents[2]
     (tmp_path / "docs").symlink_to(project / "docs")

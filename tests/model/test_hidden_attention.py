@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert import MaBertModel
-from mabert.model.hidden_attention import hidden_attention
+from mabert.model.mamba import hidden_attention
 from mabert.ops import selective_scan, use_backend
 from tests.model.helpers import MAKINGS, build, config, ids, run
 

@@ -17,7 +17,7 @@ import torch
 from numba import njit
 
 from mabert.ops import softmax_attention
-from mabert.ops.cpu import kernel, reduce, team
+from mabert.ops.cpu import kernel, plan, team
 from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.team import share
 from tests.ops.cases import PLAIN, Case, plain_convolution
@@ -74,9 +74,9 @@ def test_a_forked_child_computes_too() -> None:
 
 _FIRST_USE = """
 import torch
-from mabert.ops.cpu import kernel, reduce
+from mabert.ops.cpu import kernel, plan
 kernel._NOTICEABLE = 0.0
-assert torch.equal(reduce.sum_parts(torch.ones(2, 3)), torch.full((3,), 2.0))
+assert torch.equal(plan.sum_parts(torch.ones(2, 3)), torch.full((3,), 2.0))
 """
 
 
@@ -101,10 +101,10 @@ def sums(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> C
     """Sums by a kernel in the place of `_sum_parts`, by default one that is compiled anew; gives what is told of it."""
 
     def sums(kernel: Kernel | None = None) -> list[str]:
-        monkeypatch.setattr(reduce, "_sum_parts", kernel or Kernel(reduce._sum_parts._function))
+        monkeypatch.setattr(plan, "_sum_parts", kernel or Kernel(plan._sum_parts._function))
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            assert torch.equal(reduce.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))
+            assert torch.equal(plan.sum_parts(torch.ones(3, 1030)), torch.full((1030,), 3.0))
         return [record.getMessage() for record in caplog.records]
 
     return sums
@@ -140,7 +140,7 @@ def test_compiling_is_told_of_and_reading_the_cache_is_not(
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernel, "_NOTICEABLE", 0.0)  # on a busy machine reading the cache takes long
     monkeypatch.setattr(kernel.Notice, "_told", False)
-    compiled = Kernel(reduce._sum_parts._function)
+    compiled = Kernel(plan._sum_parts._function)
     read = copy.copy(compiled)
     begun, done = sums(compiled)
     assert begun.startswith("compiling the CPU kernels")

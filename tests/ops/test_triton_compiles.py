@@ -82,9 +82,9 @@ ALONG_WITH = {"z": ("dz",)}
 
 
 def kernel_of(name):
-    from mabert.ops.triton import conv_kernels, limits, scan_kernels
+    from mabert.ops.triton import conv_kernels, functions, scan_kernels
 
-    return next(getattr(module, name) for module in (scan_kernels, conv_kernels, limits) if hasattr(module, name))
+    return next(getattr(module, name) for module in (scan_kernels, conv_kernels, functions) if hasattr(module, name))
 
 
 def specialisations_of(name):

@@ -13,8 +13,7 @@ from mabert.cli import main
 from mabert.data.tokenizer import fingerprint, load_tokenizer
 from mabert.files import places
 from mabert.files.places import find
-from mabert.opening.extend import extend
-from mabert.opening.opened import open_model
+from mabert.opening.opened import extend, open_model
 from mabert.train.pretrain import pretrain
 from mabert.train.pretrain_run import model_config
 from mabert.train.recipe import Stage, as_mapping, load_recipe

@@ -19,8 +19,8 @@ from mabert.schema.ranges import PassageTokens, Tokens
 
 if TYPE_CHECKING:
     from mabert.infer.answers import How
-    from mabert.infer.chunks import TextRow
     from mabert.infer.model import TextModel
+    from mabert.infer.texts import TextRow
 
 
 GIVEN = ("text", "pair", "question", "context")

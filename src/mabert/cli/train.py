@@ -254,7 +254,7 @@ def run_extend(options: argparse.Namespace) -> None:
     """`mabert extend`."""
     options.model = find(options.model)
     load_libraries()
-    from mabert.opening.extend import extend
+    from mabert.opening.opened import extend
 
     before = extend(options.model, options.length, options.output)
     say(

@@ -1,17 +1,20 @@
-"""How closely a student agrees with its teacher on held-out texts, compared with a constant as the floor."""
+"""How closely a student agrees with its teacher on held-out texts, compared with a constant as the floor; and
+how fast both are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from mabert.baselines.uses import Use
-from mabert.conversion.losses import Alignment
 from mabert.conversion.pieces import Pieces
+from mabert.conversion.training import Alignment
 from mabert.conversion.watch import (
     Item,
     PackedRow,
@@ -25,6 +28,7 @@ from mabert.conversion.watch import (
 )
 from mabert.conversion.windows import TeacherWindows, windows_of
 from mabert.data.batches import batches_by_length
+from mabert.machine.rounds import interleave
 from mabert.schema import SEVERAL
 
 TOKENS = 4096
@@ -214,3 +218,45 @@ def by_layer(teacher: Any, student: Any, texts: Sequence[Item]) -> dict[str, lis
         core.append(alignment(**row).tolist())
     cores = dict(zip(map(int, alignment.mixers), np.mean(core, 0).tolist(), strict=True))
     return {"hidden": np.mean(hidden, 0).tolist(), "core": [cores.get(layer) for layer in range(len(teacher.layers))]}
+
+
+BUDGET = 6.0
+"""Seconds after which no more rounds of a length begin, once the minimum number is done."""
+
+
+def speed(
+    teacher: PreTrainedModel, student: PreTrainedModel, lengths: Sequence[int], longest: int, dtype: str
+) -> list[dict[str, Any]]:
+    """Times inference on one text at a time, in `fp32` or in `bf16` by autocast, as in `mabert.load`. The teacher is
+    timed with SDPA and with `attn_implementation="mabert"`, on texts of at most `longest` tokens, for which it has
+    positions.
+
+    Returns for each length the `Spread` in milliseconds of `student`, `teacher` and `teacher, mabert's attention`.
+    """
+    rows = []
+    before = teacher.config._attn_implementation
+    for length in lengths:
+        draws = torch.Generator().manual_seed(length)
+        ids = torch.randint(5, teacher.config.vocab_size, (1, length), generator=draws).to(student.device)
+        sides = {"student": forward_of(student, ids, dtype)}
+        if length <= longest:
+            sides["teacher"] = forward_of(teacher, ids, dtype, "sdpa")
+            sides["teacher, mabert's attention"] = forward_of(teacher, ids, dtype, "mabert")
+        spreads = interleave(sides, least=3, most=15, budget=BUDGET)
+        rows.append({"length": length, **{side: asdict(spread) for side, spread in spreads.items()}})
+    teacher.set_attn_implementation(before)
+    return rows
+
+
+def forward_of(
+    model: PreTrainedModel, ids: torch.Tensor, dtype: str, attention: str | None = None
+) -> Callable[[], Any]:
+    """Returns a function that runs one forward of a model, with the given attention."""
+
+    def run() -> Any:
+        if attention is not None:
+            model.set_attn_implementation(attention)
+        with torch.inference_mode(), torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == "bf16"):
+            return model(input_ids=ids)
+
+    return run

@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from transformers import set_seed
 
-from mabert.conversion.agreement import compare, lines
+from mabert.conversion.agreement import compare, lines, speed
 from mabert.conversion.card import card
 from mabert.conversion.delta import CORE, save_delta
-from mabert.conversion.losses import Alignment, Distillation
 from mabert.conversion.recipe import ConversionRecipe
 from mabert.conversion.resolve import FREE, ConversionRun, begun, changes_of, resolve
-from mabert.conversion.speed import speed
-from mabert.conversion.training import train
+from mabert.conversion.training import Alignment, Distillation, train
 from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking

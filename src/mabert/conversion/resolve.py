@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.uses import Use
 from mabert.conversion import choose
-from mabert.conversion.initial import begin_from
+from mabert.conversion.choose import begin_from
 from mabert.conversion.pieces import Frame, Pieces, cut_pieces, frames_of, read_pairs
 from mabert.conversion.recipe import ConversionRecipe, at_depth
 from mabert.conversion.teacher import Teacher, open_teacher, student_of, weights_hash

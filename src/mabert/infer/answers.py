@@ -13,8 +13,8 @@ from mabert.data import TOKENS_A_BATCH
 from mabert.data.batches import batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import was_cut
-from mabert.infer.chunks import Chunk, TextRow, chunks
 from mabert.infer.loaded import Loaded
+from mabert.infer.texts import Chunk, TextRow, chunks
 from mabert.machine.memory import naming_memory
 from mabert.machine.progress import Bar
 from mabert.schema.check import Checked

@@ -15,8 +15,8 @@ from mabert.data.passages import best_answers, passages_of
 from mabert.data.words import Word, in_one_entity, words_of
 from mabert.files.sentences import SentenceFolder
 from mabert.infer.answers import Batch, Encoded, How, Question
-from mabert.infer.chunks import Chunk
 from mabert.infer.loaded import Loaded
+from mabert.infer.texts import Chunk
 from mabert.schema import SEVERAL
 
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]

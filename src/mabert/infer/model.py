@@ -17,9 +17,9 @@ from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, POOLINGS, SentenceFolder
 from mabert.infer import heads
 from mabert.infer.answers import How, answer_in_chunks
-from mabert.infer.chunks import TextRow
 from mabert.infer.loaded import Loaded, check_precision, device_named, load_for_use
 from mabert.infer.passages import Alone, InContext, Passages
+from mabert.infer.texts import TextRow
 from mabert.model import MaBertConfig
 from mabert.model.pooling import Pooler, pooler_in
 from mabert.opening.opened import Model, open_model

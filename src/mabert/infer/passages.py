@@ -12,7 +12,7 @@ from mabert.data.encode import encodings, was_cut
 from mabert.data.words import Span
 from mabert.infer import heads
 from mabert.infer.answers import Batch, Encoded
-from mabert.infer.chunks import Chunk
+from mabert.infer.texts import Chunk
 
 _STOP = r"\p{Sentence_Terminal}\u2026"
 _WIDE = r"\u3002\uff01\uff1f\uff61"  # no space stands behind these

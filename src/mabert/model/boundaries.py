@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mabert.model.packing import Packing, is_tracing
-from mabert.ops.sequences import offsets_of, remember
+from mabert.ops.layout import offsets_of, remember
 from mabert.schema import ON_HOST
 
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", ON_HOST)

@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 
 from mabert.files.reading import shown
 from mabert.schema import Masking, Pooling
-from mabert.schema.configuration import check_configuration
+from mabert.schema.check import check_configuration
 from mabert.schema.ranges import DEEPEST
 
 Config = TypeVar("Config", bound=PreTrainedConfig)

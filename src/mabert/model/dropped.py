@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mabert.model.packing import is_tracing
-from mabert.ops.transforms import is_transformed
+from mabert.ops.derivatives import is_transformed
 
 ROWS = 128
 """Queries of a block."""

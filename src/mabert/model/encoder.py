@@ -24,7 +24,7 @@ from mabert.model.graphs import Graphs, serves
 from mabert.model.inputs import Inputs, read_inputs
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
-from mabert.ops.transforms import is_mapped
+from mabert.ops.derivatives import is_mapped
 
 UNQUANTIZED = ("pooler", "classifier", "qa_outputs", "decoder")
 """Modules that bitsandbytes, quanto and torchao leave unquantized: they are trained in full beside an adapter."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
-from mabert.ops.transforms import is_mapped
+from mabert.ops.derivatives import is_mapped
 
 
 def total_of(tokens: int) -> int:

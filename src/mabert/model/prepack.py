@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 
 from mabert.model.packing import is_tracing
 from mabert.ops import int8
-from mabert.ops.transforms import is_transformed
+from mabert.ops.derivatives import is_transformed
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 

@@ -1,4 +1,5 @@
-"""Derivatives of the operators: first derivatives by the kernels, all others by the reference.
+"""Derivatives of the operators: first derivatives by the kernels, all others by the reference; and which of torch's
+transforms the code runs under.
 
 A custom op supports only reverse mode: the transforms of `torch.func` refuse it, and forward mode would silently ignore
 it. Inside a transform, and for gradients that are differentiated again, the reference in plain PyTorch is used instead.
@@ -9,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
+from torch.autograd import forward_ad
 
 from mabert.ops.backends import AUTO, Choice, warn_if_slow
 from mabert.ops.library import (
@@ -24,7 +27,21 @@ from mabert.ops.library import (
     scan_op,
     spread,
 )
-from mabert.ops.transforms import is_transformed
+
+
+@torch.compiler.assume_constant_result
+def is_transformed() -> bool:
+    """Returns whether this code runs under any transform, or in forward mode."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+@torch.compiler.assume_constant_result
+def is_mapped() -> bool:
+    """Returns whether this code runs for many inputs at once (`torch.vmap`), so that it must not look at values."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    return any(level.key() == TransformType.Vmap for level in get_interpreter_stack() or ())
+
 
 _ONLY_REFERENCE = "transform of torch.func, forward mode or second derivatives"
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu, softplus
 
-from mabert.ops.layout import steps_before
-from mabert.ops.sequences import spans
+from mabert.ops.layout import spans, steps_before
 
 
 def _working_dtype(*tensors: Tensor | None) -> torch.dtype:

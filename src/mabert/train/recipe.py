@@ -11,8 +11,7 @@ from mabert.data.corpus import Source, parse_sources
 from mabert.files.places import default_cache
 from mabert.machine import Precision
 from mabert.schema import Masking, Pooling
-from mabert.schema.check import Checked, check, unknown
-from mabert.schema.configuration import check_configuration, is_number
+from mabert.schema.check import Checked, check, check_configuration, is_number, unknown
 from mabert.schema.ranges import (
     ONE_OR_MORE,
     BatchSize,

@@ -70,7 +70,7 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
     result |= {"memory": [], "rates": {}, "agreement": {}}
 
     def limits() -> None:
-        from mabert.ops.triton.limits import exponential_rate
+        from mabert.ops.triton.functions import exponential_rate
 
         result["rates"] |= {"copy": copy_rate(device), "exponentials": exponential_rate(torch.device(device))}
 

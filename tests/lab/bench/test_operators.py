@@ -71,7 +71,7 @@ def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(monkeypa
     monkeypatch.setattr(operators, "refuse_unless_correct", lambda device: None)
     monkeypatch.setattr(operators, "synchronise", lambda device: None)
     monkeypatch.setattr(operators, "copy_rate", lambda device: 3e12)
-    monkeypatch.setitem(sys.modules, "mabert.ops.triton.limits", Mock(exponential_rate=lambda device: 4e12))
+    monkeypatch.setitem(sys.modules, "mabert.ops.triton.functions", Mock(exponential_rate=lambda device: 4e12))
     monkeypatch.setattr(operators, "find_spec", lambda name: name == "selective_scan_cuda")
     monkeypatch.setattr(operators, "_mamba_ssm_scan", rival)
     monkeypatch.setattr(operators, "GPU_SHAPES", ((2, 8), (1, 20)))

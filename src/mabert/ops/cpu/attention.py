@@ -20,8 +20,7 @@ from torch import Tensor
 
 from mabert.ops.cpu import attention_amx
 from mabert.ops.cpu.amx import may_use_amx
-from mabert.ops.cpu.blocks import clear
-from mabert.ops.cpu.functions import LOG2_E, exp2
+from mabert.ops.cpu.blocks import LOG2_E, clear, exp2
 from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces
 from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, STEP, describe, emit, find_valid

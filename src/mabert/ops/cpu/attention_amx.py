@@ -11,8 +11,7 @@ import numpy as np
 from numba import float32, njit
 
 from mabert.ops.cpu.amx import AMX_DEPTH, AMX_ROWS, begin_tiles, end_tiles, tile_product_amx
-from mabert.ops.cpu.blocks import clear, copy
-from mabert.ops.cpu.functions import LOG2_E, exp2, exp2_short
+from mabert.ops.cpu.blocks import LOG2_E, clear, copy, exp2, exp2_short
 from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START
 from mabert.ops.cpu.rows import ADDRESS, ROW, STEP, emit, find_valid

@@ -11,11 +11,19 @@ import torch
 from numba import float32, njit
 from torch import Tensor
 
-from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_padded
-from mabert.ops.cpu.functions import sigmoid
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_padded, sigmoid
 from mabert.ops.cpu.kernel import Kernel
-from mabert.ops.cpu.plan import PIECE_END, PIECE_FIRST, PIECE_LAST, PIECE_ROW, PIECE_START, plan_pieces, stripe_width
-from mabert.ops.cpu.reduce import own, sum_parts
+from mabert.ops.cpu.plan import (
+    PIECE_END,
+    PIECE_FIRST,
+    PIECE_LAST,
+    PIECE_ROW,
+    PIECE_START,
+    own,
+    plan_pieces,
+    stripe_width,
+    sum_parts,
+)
 from mabert.ops.cpu.rows import ADDRESS, BF16, ROW, describe, emit, fetch, is_valid, prefetch_read, reserve
 from mabert.ops.cpu.simd import load, load_one, load_one_bf16, splat, store, store_one
 from mabert.ops.cpu.team import share

@@ -12,7 +12,7 @@ import torch
 from numba import float32, njit
 from torch import Tensor
 
-from mabert.ops.cpu.functions import exp2, sigmoid
+from mabert.ops.cpu.blocks import exp2, sigmoid
 from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.rows import ADDRESS, BF16, STEP, describe
 from mabert.ops.cpu.simd import (

@@ -21,11 +21,21 @@ from torch import Tensor
 
 from mabert.ops.cpu.blocks import VECTOR_BYTES, add, clear, copy, fetch_padded, multiply
 from mabert.ops.cpu.kernel import Kernel
-from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences
-from mabert.ops.cpu.reduce import own, sum_parts
+from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, own, plan_sequences, sum_parts
 from mabert.ops.cpu.rows import ADDRESS, describe, emit, prefetch_read, reserve
-from mabert.ops.cpu.scan_chunk import PART, PART_BYTES, go_back, prepare, replay
-from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
+from mabert.ops.cpu.scan_chunk import (
+    DELTA,
+    INPUTS,
+    PART,
+    PART_BYTES,
+    U,
+    Z,
+    fetch_matrices,
+    fetch_parameters,
+    go_back,
+    prepare,
+    replay,
+)
 from mabert.ops.cpu.simd import LANES
 from mabert.ops.cpu.team import share
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable

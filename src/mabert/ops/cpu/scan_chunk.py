@@ -1,14 +1,67 @@
-"""One chunk of the scan's backward: the equations of `mabert.ops.cpu.scan_backward`, step by step.
+"""What both scans read of their inputs; and one chunk of the backward, the equations of `mabert.ops.cpu.scan_backward`
+step by step.
 
 Each loop runs over steps, then vectors of channels, then states; all operands are in the job's own buffers. Sums over
 channels first collect in one vector per state, and are added across its lanes once per step.
 """
 
+from typing import Any
+
 from numba import float32, njit
 
-from mabert.ops.cpu.blocks import VECTOR_BYTES, clear
-from mabert.ops.cpu.functions import LN_2, exp2, sigmoid, softplus
+from mabert.ops.cpu.blocks import LN_2, VECTOR_BYTES, clear, exp2, fetch_decays, sigmoid, softplus, step_at
+from mabert.ops.cpu.rows import ADDRESS, fetch, is_valid
 from mabert.ops.cpu.simd import LANES, load, load_one, splat, store, store_one, total
+
+U, DELTA, A, B, C, D, Z, BIAS, MASK = range(9)
+INPUTS = 9
+
+
+@njit
+def fetch_parameters(
+    tensors: Any, first: int, last: int, block: int, N: int, decays: int, skip: int, bias: int
+) -> None:
+    """Reads A, in blocks of channels, D and the bias of Δ for some channels; buffers of absent ones stay unchanged."""
+    for start in range(first, last, block):
+        fetch_decays(tensors[A], start, min(block, last - start), N, decays + (start - first) * 4 * N)
+    if tensors[D, ADDRESS]:
+        fetch(tensors[D], 0, 0, first, last - first, skip)
+    if tensors[BIAS, ADDRESS]:
+        fetch(tensors[BIAS], 0, 0, first, last - first, bias)
+
+
+@njit
+def fetch_matrices(
+    tensors: Any,
+    row: int,
+    start: int,
+    end: int,
+    first: int,
+    length: int,
+    reverse: bool,
+    N: int,
+    into: int,
+    out: int,
+    times: Any,
+    masked: Any,
+) -> Any:
+    """Reads B and C at the valid ones of ``length`` steps, from step ``first`` of the sequence on.
+
+    Lists the times of these steps and of the masked ones; returns the number of each.
+    """
+    steps, holes = 0, 0
+    for i in range(first, min(first + length, end - start)):
+        t = step_at(i, start, end, reverse)
+        if is_valid(tensors[MASK], row, t):
+            times[steps] = t
+            fetch(tensors[B], row, t, 0, N, into + steps * 4 * N)
+            fetch(tensors[C], row, t, 0, N, out + steps * 4 * N)
+            steps += 1
+        else:
+            masked[holes] = t
+            holes += 1
+    return steps, holes
+
 
 PART = 2 * LANES
 """Channels whose chunk is in memory at a time: half a block, which leaves room in the second-level cache."""

@@ -12,12 +12,11 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, fetch_padded
-from mabert.ops.cpu.functions import exp2, sigmoid, softplus
+from mabert.ops.cpu.blocks import BLOCK_BYTES, VECTOR_BYTES, clear, copy, exp2, fetch_padded, sigmoid, softplus
 from mabert.ops.cpu.kernel import Kernel
 from mabert.ops.cpu.plan import SPAN_END, SPAN_ROW, SPAN_SLOT, SPAN_START, plan_sequences, stripe_width
 from mabert.ops.cpu.rows import ADDRESS, describe, emit, fetch, prefetch_read, reserve
-from mabert.ops.cpu.scan_inputs import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
+from mabert.ops.cpu.scan_chunk import DELTA, INPUTS, U, Z, fetch_matrices, fetch_parameters
 from mabert.ops.cpu.simd import load, load_one, splat, store
 from mabert.ops.cpu.team import share
 from mabert.ops.layout import BLOCK, CHUNK, padded_channels, readable, saved_states_shape

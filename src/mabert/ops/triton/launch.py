@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mabert.ops.layout import GPU_CHUNK
-from mabert.ops.sequences import spans
+from mabert.ops.layout import GPU_CHUNK, spans
 
 COMPILATION = {"enable_fp_fusion": True}
 """Fused multiply-add, whose default differs between Triton's releases."""
