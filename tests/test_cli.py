@@ -22,6 +22,7 @@ import mabert
 from mabert import cli
 from mabert.cli.command import say
 from mabert.cli.train import pretrain_recipe, seed_list
+from mabert.data.tokenizer import load_tokenizer
 from mabert.files import places
 from mabert.infer import texts
 from mabert.model.blocks import MambaBlock
@@ -195,10 +196,13 @@ def test_a_recipe_may_be_a_pipe_and_what_is_read_twice_is_told_apart(capsys, tmp
 def test_names_of_the_hub_without_an_owner_are_looked_for_there(monkeypatch, tmp_path):
     asked = []
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    monkeypatch.setattr(places, "from_hub", lambda name: asked.append(name) or tmp_path)
+    monkeypatch.setattr(places, "from_hub", lambda name, weights: asked.append((name, weights)) or tmp_path)
     assert open_model("bert-base-uncased").config.model_type == "bert"
     assert open_model("google-bert/bert-base-uncased").config.model_type == "bert"
-    assert asked == ["bert-base-uncased", "google-bert/bert-base-uncased"]
+    with pytest.raises(FileNotFoundError, match=r"no tokenizer\.json"):
+        load_tokenizer("bert-base-uncased")
+    names = ("bert-base-uncased", True), ("google-bert/bert-base-uncased", True), ("bert-base-uncased", False)
+    assert tuple(asked) == names, "a tokenizer needs no weights"
     for folder in ("berts", "./bert-base-uncased", "/bert-base-uncased", "runs/bert-base/x"):
         with pytest.raises(FileNotFoundError, match="no model folder"):
             open_model(folder)

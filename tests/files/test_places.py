@@ -154,6 +154,17 @@ def test_the_line_says_why_the_hub_gives_nothing(installed, monkeypatch, error, 
         folder_of("owner/other")
 
 
+def test_weights_are_left_on_the_hub_where_nobody_needs_them(monkeypatch, tmp_path):
+    def give(name, allow_patterns, **options):
+        asked.append(set(allow_patterns))
+        return tmp_path
+
+    asked = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", give)
+    assert folder_of("owner/other") == folder_of("owner/other", weights=False) == tmp_path
+    assert asked[0] - asked[1] == {"*.safetensors"}
+
+
 def test_a_folder_of_that_name_comes_first(installed, tmp_path):
     (tmp_path / HUB_NAME).mkdir(parents=True)
     assert folder_of(HUB_NAME) == HUB_NAME
