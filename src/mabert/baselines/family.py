@@ -199,6 +199,12 @@ class Family:
         return self.hasten(self.prepare(longer)).train(model.training)
 
 
+class Bert(Family):
+    """BERT (Devlin et al., 2019): full attention, learned positions."""
+
+    name, title, model_type, hub = "bert", "BERT", "bert", "google-bert/bert-base-uncased"
+
+
 def first_position(config: PreTrainedConfig) -> int:
     """Returns the row of the first token's position in RoBERTa and its like: rows up to the padding id are unused."""
     return config.pad_token_id + 1

@@ -4,10 +4,9 @@ here."""
 from transformers import PreTrainedConfig
 
 from mabert.baselines.albert import Albert
-from mabert.baselines.bert import Bert
 from mabert.baselines.bigbird import BigBird
 from mabert.baselines.deberta import Deberta
-from mabert.baselines.family import Family
+from mabert.baselines.family import Bert, Family
 from mabert.baselines.longformer import Longformer
 from mabert.baselines.mabert import MaBert
 from mabert.baselines.modernbert import ModernBert
