@@ -128,7 +128,8 @@ def test_output_that_finds_the_disk_full_is_one_line(capsys, monkeypatch, masked
         patch.setattr(sys, "stdout", full)
         code = main([command, str(masked_lm), *map(str, more[command])])
     assert code == 2
-    assert capsys.readouterr().err.endswith("No space left on device\n")
+    told = "mabert: standard output: " if command == "fill-mask" else ""
+    assert capsys.readouterr().err.endswith(f"{told}No space left on device\n")
 
 
 def test_precision_and_device_reach_the_model(capsys, masked_lm, tmp_path):  # noqa: F811

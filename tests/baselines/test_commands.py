@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 import mabert
 from mabert.baselines.registry import FAMILIES
-from mabert.baselines.uses import build
 from mabert.data.collate import places_of
 from mabert.data.encode import Encoding
 from mabert.data.tasks import table_task
@@ -222,19 +221,6 @@ def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
         finetune(tmp_path / "model", task, splits(), tmp_path / "tuned", FinetuneRecipe(pooling="map"), progress=False)
     with pytest.raises(ValueError, match="pooling 'map' is MaBERT's"):
         mabert.load(tmp_path / "model").embed(TEXTS, pooling="map")
-
-
-def test_bigbird_answers_the_same_whatever_stands_beside_a_text(tmp_path):
-    sizes = {"block_size": 2, "num_random_blocks": 1, "max_position_embeddings": 64, "vocab_size": 400}
-    words = words_of("bigbird")
-    family = FAMILIES["bigbird"]
-    config = family.config_of({**MODEL, **sizes}, **family.special_ids(words.pad_token_id, 2, 3))
-    build("masked_lm", config).save_pretrained(tmp_path)
-    words.save_pretrained(tmp_path)
-    texts = ["the bird", "the bird sings under the green road " * 2, "a small old house"]
-    together = mabert.load(tmp_path).embed(texts, progress=False)
-    for text, vector in zip(texts, together, strict=True):
-        np.testing.assert_array_equal(mabert.load(tmp_path).embed([text], progress=False)[0], vector)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,9 @@ from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
 
 import mabert.data.batches
-from mabert import MaBertForMaskedLM
 from mabert.data.batches import ExampleSampler, SplitBatches, TokenBudgetSampler, batch_share, batches_by_length
-from mabert.data.collate import FlatteningCollator
-from mabert.data.mlm import MlmMasking
-from tests.model.helpers import build, config
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
@@ -35,11 +30,6 @@ def test_every_example_comes_once_and_no_batch_is_over_the_budget(lengths, token
     for batch in batches:
         chosen = [lengths[index] for index in batch]
         assert len(batch) == 1 or (max(chosen) * len(batch) if padded else sum(chosen)) <= tokens
-
-
-def test_lengths_in_narrow_numbers_do_not_wrap_around():
-    lengths = np.full(300, 500, dtype=np.uint16)
-    assert [len(batch) for batch in TokenBudgetSampler(lengths, 100_000)] == [200, 100]
 
 
 FORMS = {
@@ -174,35 +164,3 @@ def test_grouping_leaves_little_to_pad():
 def test_senseless_budgets_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         TokenBudgetSampler(**{"lengths": [1, 2], **options})
-
-
-class BudgetTrainer(Trainer):
-    """A plain Trainer with our sampler: what a person writes."""
-
-    def get_train_dataloader(self):
-        sampler = TokenBudgetSampler([len(row["input_ids"]) for row in self.train_dataset], 40, epochs=4)
-        loader = DataLoader(self.train_dataset, batch_sampler=sampler, collate_fn=self.data_collator)
-        return self.accelerator.prepare(loader)
-
-
-def weights_after(folder, rows, words, **options):
-    torch.manual_seed(0)
-    model = build(MaBertForMaskedLM, config(vocab_size=len(words), hidden_dropout_prob=0.1), dtype=torch.float32)
-    arguments = TrainingArguments(
-        output_dir=str(folder), num_train_epochs=1, save_steps=13, use_cpu=True, report_to=[], disable_tqdm=True, seed=1
-    )
-    masking = FlatteningCollator(MlmMasking(words, probability=0.5))
-    trainer = BudgetTrainer(model=model, args=arguments, train_dataset=rows, data_collator=masking)
-    trainer.train(**options)
-    return trainer.model.state_dict()
-
-
-def test_a_plain_trainer_packs_by_budget_and_resumes_to_the_same_bits(tokenizer, tmp_path):
-    texts = ["the quiet river " * (1 + place % 4) for place in range(30)]
-    rows = [{"input_ids": tokenizer(text)["input_ids"]} for text in texts]
-    an_epoch = len(TokenBudgetSampler([len(row["input_ids"]) for row in rows], 40))
-    assert an_epoch < 13 < 2 * an_epoch, "the checkpoint lies inside the second epoch"
-    whole = weights_after(tmp_path, rows, tokenizer)
-    resumed = weights_after(tmp_path, rows, tokenizer, resume_from_checkpoint=str(tmp_path / "checkpoint-13"))
-    for name, weight in whole.items():
-        assert torch.equal(resumed[name], weight), name

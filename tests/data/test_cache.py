@@ -4,11 +4,12 @@ import itertools
 import json
 import os
 import pickle
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -104,12 +105,6 @@ def test_a_large_vocabulary_gets_wider_ids(tmp_path):
     cache = build_cache(tmp_path / "a.txt", load_tokenizer(tmp_path / "vocab.txt"), tmp_path / "caches", progress=False)
     assert cache.ids.dtype == np.uint32
     assert cache.ids.tolist() == [6, 70004]
-
-
-def test_an_unchanged_corpus_is_not_built_again(make, text_file, monkeypatch):
-    first = make(text_file)
-    monkeypatch.setattr(caching, "_build", None)
-    assert make([str(text_file)]).folder == first.folder
 
 
 @pytest.mark.parametrize("change", ["content", "mtime", "tokenizer", "limit", "format", "path"])
@@ -221,20 +216,13 @@ def test_a_full_disk_gets_one_clear_line_and_leaves_nothing(make, text_file, tmp
 
 
 def test_of_two_builders_one_waits_for_the_other(make, text_file, monkeypatch):
-    builds, real = [], caching._build
-
-    def slow(*arguments):
-        builds.append(arguments)
-        time.sleep(0.3)
-        real(*arguments)
-
-    monkeypatch.setattr(caching, "_build", slow)
-    threads = [threading.Thread(target=make, args=[text_file]) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(builds) == 1
+    real = caching._build
+    build = Mock(side_effect=lambda *given: time.sleep(0.3) or real(*given))
+    monkeypatch.setattr(caching, "_build", build)
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(make, [text_file, [str(text_file)]])
+    assert one.folder == other.folder
+    assert build.call_count == 1
 
 
 def test_damaged_caches_are_named(make, text_file, tmp_path):

@@ -1,6 +1,7 @@
 import errno
 import os
 import shutil
+from unittest.mock import Mock
 
 import datasets
 import pyarrow as pa
@@ -162,10 +163,8 @@ def test_what_cannot_be_read_gets_one_clear_line(hub, options, message):
 
 
 def test_a_full_disk_is_told_as_one(hub, monkeypatch):
-    def full(*args, **options):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(ArrowWriter, "write_table", full)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(ArrowWriter, "write_table", Mock(side_effect=full))
     with pytest.raises(OSError, match=rf"^hub:{hub}: .*No space left on device"):
         list(read_documents(f"hub:{hub}:en"))
 
@@ -187,9 +186,7 @@ def test_a_script_is_read_from_the_hubs_parquet_conversion(hub, monkeypatch):
 
 @pytest.mark.parametrize("read", [lambda: list(read_documents("hub:a/b")), lambda: HubSource("a/b").dataset()])
 def test_an_unreachable_data_set_is_named_once(monkeypatch, read):
-    def unreachable(name, config, revision):
-        raise ConnectionError("Couldn't reach 'a/b' on the Hub\n(timeout)")
-
-    monkeypatch.setattr(datasets, "load_dataset_builder", unreachable)
+    unreachable = ConnectionError("Couldn't reach 'a/b' on the Hub\n(timeout)")
+    monkeypatch.setattr(datasets, "load_dataset_builder", Mock(side_effect=unreachable))
     with pytest.raises(ConnectionError, match=r"^hub:a/b: Couldn't reach 'a/b' on the Hub \(timeout\)$"):
         read()

@@ -255,15 +255,6 @@ def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_
         open_model(broken).with_new_head()
 
 
-def test_a_tokenizer_with_more_entries_than_the_model_is_refused(masked_lm, words, tmp_path):
-    model = MaBertForMaskedLM(open_model(masked_lm).config)
-    model.resize_token_embeddings(len(words) - 3)
-    model.save_pretrained(tmp_path)
-    words.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=rf"has {len(words)} entries, the model's vocabulary {len(words) - 3}"):
-        mabert.load(tmp_path).embed(TEXTS)
-
-
 def test_a_missing_text_is_named_before_any_work(masked_lm, classifier, monkeypatch):
     monkeypatch.setattr(chunking, "TEXTS", 2)
     monkeypatch.setattr(MambaBlock, "forward", None)

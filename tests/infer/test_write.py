@@ -105,18 +105,6 @@ def test_standard_output_is_utf_8_in_any_locale_and_shown_window_by_window(monke
     assert sys.stdout.getvalue() == '{"text": "naïve"}\n'
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
-    full = io.TextIOWrapper(io.BufferedWriter(io.FileIO("/dev/full", "w")))
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", full)
-        with pytest.raises(OSError, match="No space left") as raised:
-            write_rows([[{"text": "a"}]], None)
-    assert raised.value.filename == "standard output"
-    with pytest.raises(OSError, match="No space left"):
-        full.close()
-
-
 def test_a_model_without_mamba_layers_has_no_cores_in_its_line():
     assert "Mamba" not in in_a_line(MaBertConfig(layer_pattern="TT"))
 
