@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -178,11 +179,9 @@ def test_a_model_that_cannot_be_captured_is_one_line_with_the_cause_kept(tmp_pat
 
 
 def test_memory_that_runs_out_in_a_capture_is_said_as_such(tmp_path, monkeypatch):
-    def full(*given, **options):
-        raise RuntimeError("DefaultCPUAllocator: not enough memory")
-
     saved(tmp_path / "model", "encoder")
-    monkeypatch.setattr(torch.export, "export", full)
+    full = RuntimeError("DefaultCPUAllocator: not enough memory")
+    monkeypatch.setattr(torch.export, "export", Mock(side_effect=full))
     with pytest.raises(RuntimeError, match="not enough memory"):
         mabert.export(tmp_path / "model", tmp_path / "out", to="torch")
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 
@@ -92,13 +93,10 @@ def test_a_foreign_pickle_is_refused_and_never_opened(run, refused):
 
 
 def test_a_fine_tuning_goes_on_from_whole_checkpoints_alone(made, tmp_path, monkeypatch, refused):
-    def stopped(*given):
-        raise OSError("stopped")
-
     command = ["finetune", made / "run", "--train", made / "classes.csv", "--epochs", "2", "-o", tmp_path / "tuned"]
     with monkeypatch.context() as patched:
         patched.setattr("mabert.train.trainer.MaBertTrainer.save_seconds", 0.0)
-        patched.setattr("mabert.train.finetune.filling", stopped)
+        patched.setattr("mabert.train.finetune.filling", Mock(side_effect=OSError("stopped")))
         refused(*command)
     (kept,) = (tmp_path / "tuned").rglob("checkpoint-*")
     (kept / "optimizer.safetensors").write_bytes(b"")

@@ -4,6 +4,7 @@ import fcntl
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from safetensors import SafetensorError
@@ -59,6 +60,7 @@ def test_a_full_disk_names_path_room_and_what_helps_and_nothing_half_stays(
     assert f"cannot save {new}{what}: " in told
     assert FULL in told
     assert not list(tmp_path.rglob("half"))
+    assert what != "/checkpoint-2" or f"; the last whole checkpoint is {new}/checkpoint-1; " in told
     assert not (new / "model.safetensors").exists(), "the model is there whole or not at all"
     if command is EXTEND:
         assert not list(new.iterdir()), "the same command can be run again"
@@ -69,10 +71,7 @@ def test_a_full_disk_names_path_room_and_what_helps_and_nothing_half_stays(
 
 
 def test_a_file_names_itself_and_the_room(tmp_path, monkeypatch):
-    def full(number):
-        raise SYSTEM
-
-    monkeypatch.setattr("mabert.files.writing.os.fsync", full)
+    monkeypatch.setattr("mabert.files.writing.os.fsync", Mock(side_effect=SYSTEM))
     with pytest.raises(CannotSaveError, match=rf"cannot save {tmp_path}/a.json: {FULL}; [\d,.]+ MiB are free on"):
         write_text(tmp_path / "a.json", "{}")
     assert not list(tmp_path.iterdir())
@@ -89,8 +88,7 @@ def test_an_error_within_an_error_is_told_once(tmp_path):
 
 
 def test_a_thread_that_finds_the_disk_full_adds_no_traceback(tmp_path, capsys):
-    def log():
-        raise SYSTEM
+    log = Mock(side_effect=SYSTEM)
 
     def trains():
         with naming_full_disk(tmp_path, lambda: "this helps"):

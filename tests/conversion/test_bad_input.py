@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -169,10 +170,7 @@ def test_a_teacher_that_cannot_be_converted(refused, embedder, tmp_path, damage)
 
 @pytest.mark.parametrize("name", ["owner/gone", "nothing-here", "./nothing/here"])
 def test_a_teacher_that_cannot_be_had(refused, monkeypatch, name):
-    def unreachable(*given, **options):
-        raise OSError("no connection")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=OSError("no connection")))
     assert name.removeprefix("./") in refused(name)
 
 

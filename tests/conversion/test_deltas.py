@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -134,10 +135,7 @@ def test_another_teacher_is_refused_in_one_line(delta, embedder, tmp_path):
 
 
 def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
-    def unreachable(*given, **options):
-        raise OSError("no connection")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=OSError("no connection")))
     with pytest.raises(
         FileNotFoundError,
         match=r"delta, which needs its teacher owner/gone under that name: no model 'owner/gone': neither a",

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,15 +16,9 @@ from mabert.files.places import find, without_waiting
 @pytest.fixture
 def no_network(monkeypatch):
     """A machine on which no name can be resolved, and no wait is taken."""
-
-    def unresolved(*address, **options):
-        raise socket.gaierror(-2, "Name or service not known")
-
-    def wait(seconds):
-        raise AssertionError(f"waits {seconds} s")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
-    monkeypatch.setattr(time, "sleep", wait)
+    unresolved = socket.gaierror(-2, "Name or service not known")
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=unresolved))
+    monkeypatch.setattr(time, "sleep", Mock(side_effect=AssertionError("waits")))
     monkeypatch.setattr("mabert.files.places.getproxies", dict)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 

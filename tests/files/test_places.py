@@ -7,6 +7,7 @@ import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
@@ -18,26 +19,13 @@ WEIGHTS = b"weights of a teacher"
 HUB_NAME = "someone/teacher"
 
 
-class Distribution:
-    """What is installed under a name."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def locate_file(self, name):
-        return self.place / name
-
-
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Installs a package whose archive has these members; the hub is out of reach."""
     monkeypatch.setenv("MABERT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
-    def unreachable(*given, **options):
-        raise OSError("no connection")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=OSError("no connection")))
     package = Package("a-teacher", "inside/model.zip", hashlib.sha256(WEIGHTS).hexdigest(), "mit")
     monkeypatch.setattr(places, "PACKAGES", {HUB_NAME: package})
 
@@ -47,11 +35,8 @@ def installed(tmp_path, monkeypatch):
             for name, content in members.items():
                 archive.writestr(name, content)
 
-        def distribution(name):
-            assert name == "a-teacher"
-            return Distribution(tmp_path)
-
-        monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+        there = {"a-teacher": SimpleNamespace(locate_file=tmp_path.joinpath)}
+        monkeypatch.setattr(importlib.metadata, "distribution", there.__getitem__)
 
     return install
 
@@ -75,17 +60,12 @@ def test_its_data_and_card_alone_are_unpacked_once_into_the_cache(installed, tmp
 
 def test_several_that_ask_at_once_unpack_it_once(installed, tmp_path, monkeypatch):
     installed(MEMBERS)
-    unpacked, unpack = [], places.unpack
-
-    def slowly(package, archive, folder):
-        unpacked.append(folder)
-        time.sleep(0.2)
-        unpack(package, archive, folder)
-
+    unpack = places.unpack
+    slowly = Mock(side_effect=lambda *given: time.sleep(0.2) or unpack(*given))
     monkeypatch.setattr(places, "unpack", slowly)
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(folder_of, [HUB_NAME] * 4))
-    assert len(set(found)) == len(unpacked) == 1
+    assert len(set(found)) == slowly.call_count == 1
     assert (found[0] / "model.safetensors").read_bytes() == WEIGHTS
 
 
@@ -112,10 +92,8 @@ def test_a_damaged_package_is_one_line(installed, tmp_path, broken):
 
 
 def test_where_it_is_not_installed_the_line_says_how_it_is(installed, monkeypatch):
-    def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+    missing = importlib.metadata.PackageNotFoundError("a-teacher")
+    monkeypatch.setattr(importlib.metadata, "distribution", Mock(side_effect=missing))
     with pytest.raises(FileNotFoundError, match=r"no model 'someone/teacher': .*; `pip install a-teacher` brings it"):
         folder_of(HUB_NAME)
     with pytest.raises(
@@ -124,32 +102,24 @@ def test_where_it_is_not_installed_the_line_says_how_it_is(installed, monkeypatc
         folder_of("owner/other")
 
 
-def gated():
-    return GatedRepoError(
-        "401 Client Error.\n\nAccess to model owner/other is restricted.",
-        response=SimpleNamespace(headers={}, request=None),
-    )
-
-
-def late():
-    error = LocalEntryNotFoundError("Please check your internet connection")
-    error.__cause__ = TimeoutError()
-    return error
+GATED = GatedRepoError(
+    "401 Client Error.\n\nAccess to model owner/other is restricted.",
+    response=SimpleNamespace(headers={}, request=None),
+)
+LATE = LocalEntryNotFoundError("Please check your internet connection")
+LATE.__cause__ = TimeoutError()
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (gated, r"no model 'owner/other': .* the hub: 401 Client Error\. Access to model owner/other is restricted\.$"),
-        (late, r"no model 'owner/other': .* the hub: TimeoutError$"),
-        (lambda: OSError(errno.ENOSPC, "No space left on device"), r"cannot save .*: No space left on device; .* free"),
+        (GATED, r"no model 'owner/other': .* the hub: 401 Client Error\. Access to model owner/other is restricted\.$"),
+        (LATE, r"no model 'owner/other': .* the hub: TimeoutError$"),
+        (OSError(errno.ENOSPC, "No space left on device"), r"cannot save .*: No space left on device; .* free"),
     ],
 )
 def test_the_line_says_why_the_hub_gives_nothing(installed, monkeypatch, error, told):
-    def refuse(*given, **options):
-        raise error()
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
     with pytest.raises(OSError, match=f"^{told}"):
         folder_of("owner/other")
 

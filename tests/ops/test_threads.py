@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numba
 import pytest
@@ -110,19 +111,16 @@ def sums(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> C
     return sums
 
 
-def _no_place(*args: Any) -> Any:
-    raise RuntimeError("no locator available")
-
-
-def _full_disk(function: Any) -> Any:
-    def first_call(*args: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    return first_call
+FULL_DISK = OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
-    ("failing", "told"), [(_no_place, "no locator available"), (_full_disk, "[Errno 28] No space left on device")]
+    ("failing", "told"),
+    [
+        (Mock(side_effect=RuntimeError("no locator available")), "no locator available"),
+        (lambda function: Mock(side_effect=FULL_DISK), "[Errno 28] No space left on device"),
+    ],
+    ids=["no place", "full disk"],
 )
 def test_kernels_run_where_the_cache_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, sums: Any, failing: Any, told: str

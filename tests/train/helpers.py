@@ -129,6 +129,15 @@ def one_of_two(rank, port, function, arguments):
     function(*arguments)
 
 
+def on(event, do):
+    """A callback that does something at each event of a name, with what Trainer knows then by name."""
+
+    def called(self, args, state, control, **known):
+        do(args=args, state=state, **known)
+
+    return type("On", (TrainerCallback,), {event: called})()
+
+
 class At(TrainerCallback):
     """Does something to the model as a step begins, once; steps count from 0."""
 

@@ -3,6 +3,7 @@
 import csv
 import os
 import signal
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -55,10 +56,7 @@ def test_want_of_memory_gets_one_line(capsys, monkeypatch, commands, name, batch
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), RuntimeError("a defect")])
 def test_want_of_memory_anywhere_gets_one_line_and_a_defect_its_traceback(capsys, monkeypatch, commands, error):
-    def fails(*given, **more):
-        raise error
-
-    monkeypatch.setattr("mabert.train.pretrain_run.prepare_data", fails)
+    monkeypatch.setattr("mabert.train.pretrain_run.prepare_data", Mock(side_effect=error))
     if str(error) == "a defect":
         with pytest.raises(RuntimeError, match="a defect"):
             main(commands["pretrain"])

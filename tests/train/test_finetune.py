@@ -4,12 +4,13 @@ import json
 import logging
 import math
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForSequenceClassification, TrainerCallback
+from transformers import AutoModelForSequenceClassification
 
 from mabert.data.encode import encode_rows
 from mabert.data.glue import glue_task
@@ -21,7 +22,7 @@ from mabert.train.finetune_run import epochs_of, logits_of, rate_for
 from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
-from tests.train.helpers import At, interrupt, kill, of_family, rows, same_weights, tokenizer, too_much
+from tests.train.helpers import At, interrupt, kill, of_family, on, rows, same_weights, tokenizer, too_much
 from tests.train.tasks import go, record, splits
 
 TESTED = splits() | {"test": rows(10, 2, False)}
@@ -75,12 +76,8 @@ def test_a_run_says_what_it_took_and_a_tab_in_a_label_breaks_no_table(pretrained
 
 def test_every_seed_runs_its_batches_as_it_is_asked_to(pretrained, tmp_path):
     seen = []
-
-    class Look(TrainerCallback):
-        def on_step_begin(self, args, state, control, model, **_):
-            seen.append(model.config.unpad)
-
-    go(pretrained, tmp_path, seeds=(0, 1), packing="none", callbacks=[Look()])
+    look = on("on_step_begin", lambda model, **_: seen.append(model.config.unpad))
+    go(pretrained, tmp_path, seeds=(0, 1), packing="none", callbacks=[look])
     assert seen == ["never"] * 20
 
 
@@ -141,15 +138,13 @@ def test_a_grid_is_tried_with_the_first_seed_and_a_rate_that_diverges_is_left_ou
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 def test_a_last_step_that_leaves_no_numbers_is_divergence(pretrained, tmp_path, kind):
-    class Spoilt(TrainerCallback):
-        """What a step of a great rate does, after the last loss was looked at."""
+    def spoil(args, model, **_):
+        """Does what a step of a great rate does, after the last loss was looked at."""
+        if args.learning_rate > 1e-2:
+            model.classifier.weight.data.fill_(float("nan"))
 
-        def on_train_end(self, args, state, control, model, **_):
-            if args.learning_rate > 1e-2:
-                with torch.no_grad():
-                    model.classifier.weight.fill_(float("nan"))
-
-    result = go(pretrained, tmp_path, kind, learning_rates=[1e-3, 2e-2], callbacks=[Spoilt()])
+    spoilt = on("on_train_end", spoil)
+    result = go(pretrained, tmp_path, kind, learning_rates=[1e-3, 2e-2], callbacks=[spoilt])
     assert result["outcome"]["learning_rate"] == 1e-3
     assert result["outcome"]["tried"]["0.02"] is None
 
@@ -206,8 +201,7 @@ class Ends(At):
 
     def on_step_end(self, args, state, control, model, **_):
         if state.global_step == state.max_steps:
-            with torch.no_grad():
-                model.classifier.weight.zero_()
+            model.classifier.weight.data.zero_()
 
 
 @pytest.mark.slow
@@ -255,23 +249,17 @@ def test_a_seed_that_was_stopped_goes_on_to_the_same_weights(
 
 
 def test_an_interrupt_behind_the_last_epoch_stops_a_run_that_has_no_checkpoint_yet(pretrained, tmp_path):
-    class Late(TrainerCallback):
-        def on_train_end(self, *given, **more):
-            interrupt()
-
     with pytest.raises(KeyboardInterrupt, match=r"^finished seeds are kept; go on with --resume$"):
-        go(pretrained, tmp_path / "run", callbacks=[Late()])
+        go(pretrained, tmp_path / "run", callbacks=[on("on_train_end", lambda **_: interrupt())])
     assert not list((tmp_path / "run").rglob("checkpoint-*"))
     go(pretrained, tmp_path / "run", resume=True)
     assert (tmp_path / "run/seed-0/result.json").is_file()
 
 
 def test_a_disk_that_is_full_costs_checkpoints_and_not_the_training(pretrained, tmp_path, monkeypatch, caplog):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
+    full = OSError(28, "No space left on device")
     monkeypatch.setattr(trainer.MaBertTrainer, "save_seconds", 0.0)
-    monkeypatch.setattr(FinetuneTrainer, "_save_optimizer_and_scheduler", full)
+    monkeypatch.setattr(FinetuneTrainer, "_save_optimizer_and_scheduler", Mock(side_effect=full))
     go(pretrained, tmp_path / "run")
     assert (tmp_path / "run/seed-0/result.json").is_file()
     assert "No space left on device" in caplog.text
@@ -398,16 +386,13 @@ def test_batches_that_processes_cannot_share_are_refused(pretrained, tmp_path, m
 @pytest.mark.slow
 @pytest.mark.parametrize("select", ["best", "last"])
 def test_the_epoch_that_is_asked_for_is_kept(pretrained, tmp_path, select):
-    class Spoilt(TrainerCallback):
-        """The last epoch ends with a head that calls everything a bird."""
+    def spoil(state, model, **_):
+        """Ends the last epoch with a head that calls everything a bird."""
+        if state.global_step == state.max_steps:
+            model.classifier.weight.data.zero_()
+            model.classifier.bias.data.copy_(torch.tensor([-1.0, 1.0]))
 
-        def on_step_end(self, args, state, control, model, **_):
-            if state.global_step == state.max_steps:
-                with torch.no_grad():
-                    model.classifier.weight.zero_()
-                    model.classifier.bias.copy_(torch.tensor([-1.0, 1.0]))
-
-    go(pretrained, tmp_path, epochs=4, select=select, callbacks=[Spoilt()])
+    go(pretrained, tmp_path, epochs=4, select=select, callbacks=[on("on_step_end", spoil)])
     own = record(tmp_path)
     seen = [entry["eval_accuracy"] for entry in own["history"] if "eval_accuracy" in entry]
     assert seen[-1] == 0.5 < max(seen)

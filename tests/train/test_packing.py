@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
 from mabert import MaBertForMaskedLM
 from mabert.data.collate import FlatteningCollator
@@ -24,7 +24,7 @@ from mabert.files.reading import parse_json
 from mabert.train.packing import PackingTrainer
 from tests.model.helpers import build, config
 from tests.patience import HANG
-from tests.train.helpers import WORDS, in_two, tokenizer
+from tests.train.helpers import WORDS, in_two, on, tokenizer
 
 TEXTS = [" ".join((WORDS * 2)[place : place + 1 + place % 9]) for place in range(30)]
 
@@ -96,13 +96,8 @@ def test_a_share_of_an_epoch_is_trained(tmp_path):
 
 def test_a_number_that_is_not_finite_is_null_in_a_checkpoint_and_itself_for_callbacks(tmp_path):
     seen = []
-
-    class Look(TrainerCallback):
-        def on_log(self, args, state, control, logs, **more):
-            seen.append(logs.get("grad_norm"))
-
     trainer = trainer_of(tmp_path, max_steps=1, save_steps=1, logging_steps=1)
-    trainer.add_callback(Look())
+    trainer.add_callback(on("on_log", lambda logs, **_: seen.append(logs.get("grad_norm"))))
     trainer.model.predictions.decoder.bias.register_hook(lambda gradient: gradient * math.inf)
     trainer.train()
     state = (tmp_path / "checkpoint-1/trainer_state.json").read_text()
