@@ -98,6 +98,8 @@ def test_it_reads_what_its_teacher_does_not(request, tmp_path, long_text, name, 
     model = mabert.load(tmp_path / "out")
     asked(model)
     assert model.config.max_position_embeddings == LENGTH
+    assert result["outcome"]["use"] == (name if name in ("classifier", "masked_lm") else "encoder")
+    assert name != "masked_lm" or model.config.sparse_prediction is False
     assert name != "modernbert" or model.config.attention_window == [None, 4, None]
     if name == "classifier":
         assert json.loads((tmp_path / "out/encoding.json").read_text())["max_length"] == LENGTH

@@ -229,14 +229,6 @@ def test_a_classifier_keeps_its_head_and_labels(tmp_path, capsys, small_batches,
     assert [each["label"] for each in told] == [each["label"] for each in answers]
 
 
-def test_a_masked_language_model_fills_masks(tmp_path, small_batches, masked_lm, words_to_learn):
-    result = convert(masked_lm, words_to_learn, tmp_path / "out")
-    assert result["outcome"]["use"] == "masked_lm"
-    ((guesses,),) = mabert.load(tmp_path / "out").fill_mask(["the [MASK] sings"], top=3, progress=False)
-    assert len(guesses) == 3
-    assert mabert.load(tmp_path / "out").config.sparse_prediction is False
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "step", "delta"), [("masked_lm", STEPS - 1, False), ("classifier", 3, True)])
 def test_a_stop_changes_no_bit_of_a_model_with_a_head(

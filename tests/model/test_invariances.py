@@ -49,7 +49,6 @@ def masks(draw):
     return unpad, torch.stack([(places >= min(pair)) & (places < max(pair)) for pair in ends])
 
 
-@settings(max_examples=50)
 @given(options, masks(), st.booleans())
 def test_a_text_is_the_same_alone_and_in_any_batch_at_any_place(fields, how, embedded):
     unpad, mask = how

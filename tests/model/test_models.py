@@ -103,12 +103,6 @@ def test_norms_that_a_making_leaves_out_have_no_weights():
     assert all_of_them - norms(final_norm=False) == {"mabert.norm"}
 
 
-def test_the_default_model_has_about_120_million_parameters():
-    with torch.device("meta"):
-        model = MaBertForMaskedLM(MaBertConfig())
-    assert sum(parameter.numel() for parameter in model.parameters()) == 120_783_930
-
-
 def test_mamba_parameters_start_as_in_mamba_1():
     torch.manual_seed(0)
     model = MaBertModel(config(hidden_size=256, ssm_state_size=5, layer_pattern="M", num_attention_heads=4))

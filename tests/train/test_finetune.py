@@ -18,7 +18,7 @@ from mabert.data.tasks import table_task
 from mabert.train import finetune as finetuning
 from mabert.train import finetune_run, trainer
 from mabert.train.finetune_once import FinetuneTrainer
-from mabert.train.finetune_run import epochs_of, logits_of, rate_for
+from mabert.train.finetune_run import epochs_of, logits_of
 from mabert.train.kinds import Classification
 from mabert.train.recipe import FinetuneRecipe
 from mabert.train.trainer import TrainingDivergedError
@@ -52,11 +52,6 @@ def test_a_model_that_one_answer_to_all_would_match_is_told_of_once_a_seed(pretr
         f"gives {usual[1] / 40:.4f}; a higher --learning-rate (now 0.02) or more --epochs may help"
     )
     assert [record.message for record in caplog.records if "answering" in record.message] == [line % 0, line % 1]
-
-
-@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (192, 8e-5), (128, 1.2e-4), (1024, 1.5e-5)])
-def test_the_default_rate_suits_the_width(width, rate):
-    assert rate_for(SimpleNamespace(hidden_size=width)) == rate
 
 
 def test_a_run_says_what_it_took_and_a_tab_in_a_label_breaks_no_table(pretrained, tmp_path, caplog):

@@ -10,18 +10,13 @@ from mabert.train.objective import SCORED, decay_parameter_names, mean_over_scor
 from tests.model.helpers import config
 
 
-def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient():
+@pytest.mark.parametrize("scored_in_the_step", [None, 0, torch.tensor(0)])
+def test_where_nothing_is_scored_the_loss_is_nothing_and_so_is_its_gradient(scored_in_the_step):
     logits = torch.randn(0, 7, requires_grad=True)
-    loss = mean_over_scored(SimpleNamespace(logits=logits), torch.empty(0, dtype=torch.int64))
+    loss = mean_over_scored(SimpleNamespace(logits=logits), torch.empty(0, dtype=torch.int64), scored_in_the_step)
     assert loss.item() == 0
     loss.backward()
     assert logits.grad.shape == (0, 7)
-
-
-@pytest.mark.parametrize("count", [0, torch.tensor(0)])
-def test_a_whole_step_without_anything_scored_is_no_division_by_zero(count):
-    logits = torch.randn(0, 7, requires_grad=True)
-    assert mean_over_scored(SimpleNamespace(logits=logits), torch.empty(0, dtype=torch.int64), count).item() == 0
 
 
 def test_parts_of_a_step_add_up_to_its_mean():

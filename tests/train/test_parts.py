@@ -32,22 +32,9 @@ def training(request, bert, tmp_path_factory):
     name, batches = request.param
     recipe = FinetuneRecipe(batches=batches, epochs=3, **RECIPE)
     kind, folder = kind_of(TASKS[name][0]), tmp_path_factory.mktemp("run")
-    data = splits(name, (12, 2))
-    run = FinetuneRun(
-        open_model(bert),
-        kind,
-        data,
-        recipe,
-        "fp32",
-        MOST_CHARACTERS,
-        RunFolder(folder),
-        PartialState(),
-        0,
-        {},
-        {},
-        progress=False,
-        callbacks=(),
-    )
+    where = "fp32", MOST_CHARACTERS, RunFolder(folder), PartialState(), 0, {}, {}
+    how = {"progress": False, "callbacks": ()}
+    run = FinetuneRun(open_model(bert), kind, splits(name, (12, 2)), recipe, *where, **how)
     trainer = finetune_once.FinetuneTrainer(run.new_model(), run, 1e-3, 0)
     trainer.current_gradient_accumulation_steps = 1  # which `train` sets
     return trainer, next(iter(trainer.get_train_dataloader()))
@@ -65,11 +52,8 @@ def stepped(training, at_once):
         patch.setattr(finetune_once, "AT_ONCE", at_once)
         loss = trainer.training_step(trainer.model, batch)
     hook.remove()
-    return (
-        loss,
-        {name: weight.grad for name, weight in trainer.model.named_parameters() if weight.grad is not None},
-        ran,
-    )
+    gradients = {name: weight.grad for name, weight in trainer.model.named_parameters() if weight.grad is not None}
+    return loss, gradients, ran
 
 
 @settings(max_examples=8)
