@@ -1,6 +1,5 @@
 """A small run of each kind, made once, and the command line's answer to what is wrong with it."""
 
-import csv
 import shutil
 
 import pytest
@@ -8,6 +7,7 @@ import yaml
 
 from mabert.train.recipe import as_mapping
 from mabert_lab.cli import main
+from tests.data.conftest import write_table
 from tests.refusal import refusal
 from tests.train.helpers import recipe, tokenizer
 
@@ -25,10 +25,8 @@ def made(tmp_path_factory):
     plan = as_mapping(recipe(place, steps=4, save_steps=1, keep_checkpoints=3, eval_steps=4, warmup_steps=1))
     (place / "plan.yaml").write_text(yaml.safe_dump(plan | {"tokenizer": str(place / "tokenizer")}))
     for name, labels in (("classes", ("yes", "no")), ("constant", (2.5, 2.5))):
-        rows = [["text", "label"]]
-        rows += [[f"the {word} falls", label] for word, label in zip(("river", "stone") * 6, labels * 6, strict=True)]
-        with (place / f"{name}.csv").open("w", newline="") as table:
-            csv.writer(table).writerows(rows)
+        words = zip(("river", "stone") * 6, labels * 6, strict=True)
+        write_table(place / f"{name}.csv", [{"text": f"the {word} falls", "label": label} for word, label in words])
     assert main(["pretrain", str(place / "plan.yaml"), "-o", str(place / "run")]) == 0
     tune = ["finetune", str(place / "run"), "--train", str(place / "classes.csv"), "--epochs", "1"]
     assert main([*tune, "-o", str(place / "tuned")]) == 0

@@ -1,6 +1,5 @@
 """What is said of a run: about what was set, about what there is to learn, and where it may be gone on with."""
 
-import csv
 import json
 import re
 import shutil
@@ -11,14 +10,9 @@ import yaml
 from mabert_lab.cli import main
 from mabert_lab.report.document import Page, markdown
 from mabert_lab.report.document import table as shown_table
+from tests.data.conftest import write_table
 from tests.lab.report.studies import row
 from tests.lab.report.studies import study as studied
-
-
-def table(path, rows):
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([["text", "label"], *rows])
-    return path
 
 
 def test_a_single_seed_that_diverges_is_not_told_of_others(made, tmp_path, refused):
@@ -29,7 +23,7 @@ def test_a_single_seed_that_diverges_is_not_told_of_others(made, tmp_path, refus
 
 
 def test_texts_without_a_word_are_warned_of(made, tmp_path, capsys, caplog):
-    rows = table(tmp_path / "blank.csv", [["", "yes"], [" ", "no"]] * 6)
+    rows = write_table(tmp_path / "blank.csv", [{"text": "", "label": "yes"}, {"text": " ", "label": "no"}] * 6)
     tune = ["finetune", str(made / "run"), "--train", str(rows), "--validation", str(made / "classes.csv")]
     assert main([*tune, "--epochs", "1", "-o", str(tmp_path / "tuned")]) == 0
     assert "all training texts of blank are empty: there is nothing to learn from them" in caplog.text

@@ -43,13 +43,6 @@ def words_of(name):
     return train_wordpiece([" ".join(WORDS) + "."] * 5, 400, segments=name in ("bert", "albert", "bigbird", "mabert"))
 
 
-def saved_bert(folder, use="masked_lm"):
-    """Saves a small BERT with its tokenizer."""
-    words = words_of("bert")
-    small("bert", use, vocab_size=len(words)).save_pretrained(folder)
-    words.save_pretrained(folder)
-
-
 def run(recipe, folder, **options):
     """Pretrains by a recipe, quietly."""
     return pretrain(recipe, folder, tokenizer=words_of(recipe.architecture), progress=False, **options)
@@ -130,7 +123,7 @@ def test_a_longer_model_is_saved_with_its_tokenizer(pretrained, tmp_path):
 
 
 def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path):
-    saved_bert(tmp_path / "tuned", "classifier")
+    saved_teacher(tmp_path / "tuned", use="classifier")
     for number, encoding in enumerate((None, Encoding(9, True, True), Encoding(None, False, False))):
         if encoding is not None:
             encoding.save(tmp_path / "tuned")
@@ -215,7 +208,7 @@ def test_fields_that_a_family_has_not_are_refused(overrides, message):
 def test_packed_rows_and_poolings_are_mabert_s(tmp_path):
     with pytest.raises(ValueError, match="only MaBERT takes packed rows here"):
         run(plan(tmp_path, "bert", packing="pack"), tmp_path / "run")
-    saved_bert(tmp_path / "model")
+    saved_teacher(tmp_path / "model")
     task = table_task("birds", ("no", "yes"))
     with pytest.raises(ValueError, match="pooling is 'map'; that is MaBERT's"):
         finetune(tmp_path / "model", task, splits(), tmp_path / "tuned", FinetuneRecipe(pooling="map"), progress=False)

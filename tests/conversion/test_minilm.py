@@ -1,20 +1,21 @@
 """The real teacher, and the student of it that comes with the package; skipped where the teacher's package is not
 installed (`pip install ".[minilm]"`)."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
 import mabert
 from mabert.conversion.teacher import SAME, difference, load_teacher, open_teacher, student_of
 from mabert.files.places import DELTA, PACKAGES, SHIPPED
-from tests.conversion.helpers import is_installed
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Shares fell sharply in Tokyo on Monday."]
 
 
-PACKAGE = PACKAGES[NAME].name
-needs_teacher = pytest.mark.skipif(not is_installed(PACKAGE), reason=f"{PACKAGE} is not installed")
+absent = find_spec("all_minilm_l6_v2") is None
+needs_teacher = pytest.mark.skipif(absent, reason=f"{PACKAGES[NAME].name} is not installed")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,5 @@
 """A fine-tuned model predicts what the run that made it predicted, pairs and single texts alike."""
 
-import csv
 import functools
 import random
 import shutil
@@ -14,6 +13,7 @@ from mabert.data.tasks import Columns
 from mabert.infer.texts import read_rows, read_texts
 from mabert.train.finetune import finetune
 from mabert.train.recipe import FinetuneRecipe
+from tests.data.conftest import write_table
 from tests.train.helpers import WORDS
 
 
@@ -22,12 +22,11 @@ def tables(tmp_path_factory):
     """Two texts of two to four words, a score and a class."""
     folder, draw = tmp_path_factory.mktemp("tables"), random.Random(0)
     for split, size in (("train", 24), ("validation", 12)):
-        with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["one", "two", "score", "class"])
-            for row in range(size):
-                texts = [" ".join(draw.choices(WORDS, k=draw.randint(2, 4))) for _ in range(2)]
-                table.writerow([*texts, draw.randint(0, 5), ["no", "yes"][row % 2]])
+        rows = []
+        for row in range(size):
+            one, two = (" ".join(draw.choices(WORDS, k=draw.randint(2, 4))) for _ in range(2))
+            rows.append({"one": one, "two": two, "score": draw.randint(0, 5), "class": ["no", "yes"][row % 2]})
+        write_table(folder / f"{split}.csv", rows)
     return folder
 
 

@@ -1,6 +1,5 @@
 """`mabert pretrain` and `mabert finetune`: running out of memory is one line, and SIGTERM is heard as Ctrl-C is."""
 
-import csv
 import os
 import signal
 from unittest.mock import Mock
@@ -9,25 +8,22 @@ import pytest
 import torch
 import yaml
 
-from mabert import MaBertForMaskedLM
 from mabert.cli import main
 from mabert.machine.processes import ended_as_interrupted
 from mabert.model.blocks import MambaBlock
 from mabert.train.recipe import as_mapping
-from tests.model.helpers import config
-from tests.train.helpers import recipe, tokenizer
+from tests.data.conftest import write_table
+from tests.train.helpers import of_family, recipe
 
 
 @pytest.fixture
 def commands(tmp_path):
     """The two commands, ready to be run."""
-    tokenizer().save_pretrained(tmp_path / "model")
     plan = as_mapping(recipe(tmp_path)) | {"tokenizer": str(tmp_path / "model")}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    MaBertForMaskedLM(config(vocab_size=len(tokenizer()), hidden_size=16)).save_pretrained(tmp_path / "model")
-    rows = [["text", "label"], *([f"the {word} sings", word] for word in ("bird", "wind") * 20)]
-    with (tmp_path / "table.csv").open("w", newline="") as table:
-        csv.writer(table).writerows(rows)
+    of_family("mabert", tmp_path / "model")
+    rows = [{"text": f"the {word} sings", "label": word} for word in ("bird", "wind") * 20]
+    write_table(tmp_path / "table.csv", rows)
     folder = ["-o", str(tmp_path / "run")]
     return {
         "pretrain": ["pretrain", str(tmp_path / "plan.yaml"), *folder],

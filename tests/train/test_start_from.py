@@ -7,7 +7,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from mabert import MaBertForMaskedLM, MaBertForSequenceClassification
+from mabert import MaBertForSequenceClassification
 from mabert.baselines.registry import FAMILIES, family_named
 from mabert.cli import main
 from mabert.data.tokenizer import fingerprint, load_tokenizer
@@ -17,19 +17,13 @@ from mabert.opening.opened import extend, open_model
 from mabert.train.pretrain import pretrain
 from mabert.train.pretrain_run import model_config
 from mabert.train.recipe import Stage, as_mapping, load_recipe
-from tests.model.helpers import config
 from tests.train.helpers import of_family, recipe, tokenizer, weights
 
 
 @pytest.fixture
 def start(tmp_path):
     """A model of random weights with its tokenizer, of other sizes than any recipe's."""
-    folder = tmp_path / "start"
-    torch.manual_seed(7)
-    sizes = {"vocab_size": len(tokenizer()), "hidden_size": 24, "max_position_embeddings": 24}
-    MaBertForMaskedLM(config(**sizes)).save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return folder
+    return of_family("mabert", tmp_path / "start", hidden_size=24)
 
 
 def begin(tmp_path, start, **training):
