@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,22 +37,16 @@ BATCHES = [(65536 // length, length) for _, length in TEXTS]
 STEPS = [(32, 512), (16, 1024), (16, 2048), (8, 4096)]
 
 
-class Stub:
-    """A driver that says which GPU to compile for."""
+def stub() -> SimpleNamespace:
+    """Returns a driver that says which GPU to compile for."""
+    from triton.backends.compiler import GPUTarget
 
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
+    return SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+        get_active_torch_device=lambda: torch.device("cpu"),
+    )
 
 
 def compile_only(patch: pytest.MonkeyPatch) -> list[str]:
@@ -69,7 +64,7 @@ def compile_only(patch: pytest.MonkeyPatch) -> list[str]:
         made.append(kernel.__name__)
         return compiled(kernel, *args, **options)
 
-    driver.set_active(Stub())
+    driver.set_active(stub())
     patch.setattr(JITFunction, "_do_compile", note)
     patch.setattr(
         JITFunction,

@@ -65,7 +65,6 @@ def test_every_link_to_a_file_leads_somewhere(page):
 
 
 def programs(page):
-    """The blocks of Python of a page."""
     return re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
 
 

@@ -41,7 +41,6 @@ def texts(rows, time, side):
 
 
 def compare(model, ids, mask, outputs):
-    """Outputs are those of the model."""
     with torch.no_grad():
         wanted = model(ids, mask).to_tuple()
     for one, other in zip(wanted, outputs, strict=True):

@@ -22,13 +22,11 @@ def entries(branch):
 
 
 def navigation():
-    """Titles and files of all pages of the navigation."""
     return dict(entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built site."""
     if find_spec("mkdocs") is None:
         pytest.skip("mkdocs is not installed; the extra docs brings it")
     folder = tmp_path_factory.mktemp("site")

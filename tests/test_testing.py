@@ -69,7 +69,6 @@ def test_rounding_of_float32_passes_with_a_warning_and_a_leak_does_not(monkeypat
 
 
 def changed(change):
-    """Mean's forward with its result changed."""
     return {"forward": lambda self, *given, **options: change(Mean.forward(self, *given)[0])}
 
 

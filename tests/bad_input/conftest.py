@@ -13,7 +13,6 @@ from tests.train.helpers import recipe, tokenizer
 
 
 def hashes(folder):
-    """Every file of a folder with its content."""
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
@@ -43,5 +42,4 @@ def run(made, tmp_path):
 
 @pytest.fixture
 def refused(capsys):
-    """`refusal` of the words that it is given."""
     return lambda *words: refusal(capsys, words)

@@ -18,7 +18,6 @@ PAD, CLS, SEP = 1, 2, 3
 
 
 def small_config(name, vocab_size=VOCAB, **fields):
-    """Three layers, width 32, 40 positions."""
     family = FAMILIES[name]
     return family.config_of({**SIZES, **fields}, vocab_size=vocab_size, **family.special_ids(PAD, CLS, SEP))
 

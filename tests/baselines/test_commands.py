@@ -44,7 +44,6 @@ def words_of(name):
 
 
 def run(recipe, folder, **options):
-    """Pretrains by a recipe, quietly."""
     return pretrain(recipe, folder, tokenizer=words_of(recipe.architecture), progress=False, **options)
 
 

@@ -69,7 +69,6 @@ def student_and_copy(kind="bert", use="encoder", pattern="MTM", seed=0, **change
 
 
 def texts_of(lengths, seed=0):
-    """Texts of random tokens."""
     draws = torch.Generator().manual_seed(seed)
     return [torch.randint(PAD + 1, VOCABULARY, (length,), generator=draws) for length in lengths]
 
@@ -117,12 +116,10 @@ def sentence_files(folder, pooling="mean"):
 
 
 def text(folder, documents=80):
-    """A file of text to learn from."""
     return corpus(folder / "text.txt", documents=documents)
 
 
 ASKED = {"pattern": "MTM", "tokens": 1000, "length": 30, "precision": "fp32", "batch_tokens": 160, "progress": False}
-"""Of a conversion in the tests."""
 
 
 def convert(teacher, words_to_learn, place, **options):

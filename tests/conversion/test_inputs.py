@@ -44,7 +44,6 @@ SENTENCES = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".joi
 
 
 def framed(frame, words, *texts):
-    """The item of texts in a frame."""
     ids = [words(text, add_special_tokens=False)["input_ids"] for text in texts]
     ends = np.cumsum([0, *map(len, ids)])
     places = [0, 0, *(int(end) for each in pairwise(ends) for end in each), 0, 0][:6]

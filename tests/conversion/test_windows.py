@@ -14,7 +14,6 @@ from mabert.conversion.windows import lengthened, steps, windows_of
 from tests.conversion.helpers import USES, row_of, student_and_copy, teacher, texts_of
 
 POSITIONS = 40
-"""Of the helpers' teachers."""
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=5)
 LIMITS = st.integers(3, 70)

@@ -303,7 +303,6 @@ def test_passages_of_minilm(context):
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
-    """A file of three texts."""
     monkeypatch.chdir(tmp_path)
     texts = [LONG[:90], "", "the bird.\nA river! the wind sings. " * 3]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

@@ -14,7 +14,6 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 """Two texts, the first one padded."""
 
 LABELS = torch.tensor([0, 1])
-"""Of those texts."""
 
 THREE = (
     torch.randint(1, VOCAB, (3, 20), generator=torch.Generator().manual_seed(0)),
@@ -132,7 +131,6 @@ def same(actual, expected):
 
 
 def ids(rng, batch, time):
-    """Random token ids, (batch, time)."""
     return rng.integers(1, VOCAB, size=(batch, time))
 
 

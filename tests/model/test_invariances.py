@@ -363,6 +363,5 @@ def test_vectors_by_the_compiled_kernels_do_not_move_with_the_batch(made, unpad,
 
 
 def vectors_of(classifier, tokens, mask):
-    """A classifier's vectors of tokens, and of texts."""
     hidden = classifier.mabert(tokens, mask).last_hidden_state
     return hidden, classifier.pooler(hidden, None if mask is None else mask.bool())

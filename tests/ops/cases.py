@@ -185,7 +185,6 @@ def convolutions(
     channels: tuple[int, ...] = CHANNELS,
     widths: tuple[int, ...] = WIDTHS,
 ) -> Case:
-    """Any call of the convolution."""
     batch, time, channel, options = draw(_shapes_and_steps(times, channels))
     torch.manual_seed(draw(st.integers(0, 2**31)))
     dtype, parameter_dtype = draw(st.sampled_from(dtypes)), draw(st.sampled_from(dtypes))
@@ -201,7 +200,6 @@ def convolutions(
 
 
 def any_case(**kwargs: Any) -> st.SearchStrategy[Case]:
-    """A call of either operator."""
     return st.one_of(scans(**kwargs), convolutions(**kwargs))
 
 

@@ -38,7 +38,6 @@ WIDTHS = (1, 2, 3, 4, 7)  # filters are unrolled: one of 40 takes minutes to com
 
 
 def needs_gpu(test):
-    """Mark a test that only a GPU can answer."""
     return pytest.mark.gpu(pytest.mark.skipif(not GPU, reason="needs a GPU")(test))
 
 

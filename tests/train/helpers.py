@@ -41,7 +41,6 @@ def corpus(path, documents=60, seed=0):
 
 
 def tokenizer():
-    """A WordPiece tokenizer for those words."""
     return train_wordpiece([" ".join(WORDS) + "."] * 5, 120)
 
 
@@ -107,7 +106,6 @@ def weights(folder):
 
 
 def same_weights(a, b):
-    """The models in two folders are the same to the bit."""
     a, b = weights(a), weights(b)
     assert a.keys() == b.keys()
     for name, value in a.items():

@@ -91,7 +91,6 @@ TASKS = {
 
 
 def splits(kind="classes", sizes=(160, 40)):
-    """Examples to learn from, and others to validate on."""
     make = TASKS[kind][1]
     return {"train": make(sizes[0], 0), "validation": make(sizes[1], 1)}
 
@@ -117,7 +116,6 @@ def go(
 
 
 def record(folder, seed=0):
-    """What a run wrote of one seed."""
     return json.loads((folder / f"seed-{seed}/result.json").read_text())
 
 

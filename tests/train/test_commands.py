@@ -18,7 +18,6 @@ from tests.train.helpers import of_family, recipe
 
 @pytest.fixture
 def commands(tmp_path):
-    """The two commands, ready to be run."""
     plan = as_mapping(recipe(tmp_path)) | {"tokenizer": str(tmp_path / "model")}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     of_family("mabert", tmp_path / "model")

@@ -20,7 +20,6 @@ from tests.train.tasks import go, record
 
 
 def read(file):
-    """The rows of a table."""
     with file.open(newline="") as rows:
         return list(csv.DictReader(rows))
 

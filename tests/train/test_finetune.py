@@ -329,7 +329,6 @@ def test_tasks_of_glue_have_the_papers_epochs_however_many_rows_are_used():
 
 @pytest.fixture
 def to_measure(pretrained):
-    """A classifier, and what it is measured on."""
     examples = encode_rows(splits()["validation"][:], tokenizer(), 24)
     return AutoModelForSequenceClassification.from_pretrained(pretrained), examples, tokenizer().pad_token_id
 

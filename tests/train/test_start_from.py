@@ -27,7 +27,6 @@ def start(tmp_path):
 
 
 def begin(tmp_path, start, **training):
-    """A recipe that starts there."""
     return dataclasses.replace(recipe(tmp_path, **training), model={}, start_from=str(start))
 
 
