@@ -136,16 +136,10 @@ def test_another_teacher_is_refused_in_one_line(delta, embedder, tmp_path):
 
 def test_a_teacher_that_is_not_there_is_named(delta, monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=OSError("no connection")))
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"delta, which needs its teacher owner/gone under that name: no model 'owner/gone': neither a",
-    ):
-        whole(changed(delta, teacher="owner/gone"))
-    with pytest.raises(
-        FileNotFoundError,
-        match="delta is a delta, which needs its teacher /gone under that name: no model folder /gone",
-    ):
-        whole(changed(delta, teacher="/gone"))
+    for name, why in (("owner/gone", "no model 'owner/gone': neither a"), ("/gone", "no model folder /gone")):
+        needs = f"delta is a delta, which needs its teacher {name} under that name: {why}"
+        with pytest.raises(FileNotFoundError, match=needs):
+            whole(changed(delta, teacher=name))
 
 
 def more_states(delta):

@@ -201,23 +201,12 @@ def test_a_teacher_of_pairs_is_asked_about_pairs_alone_and_its_figures_are_of_pa
     tmp_path, monkeypatch, pair_teacher, table
 ):
     surveyed, held = [], []
-    survey = choose.Survey.__init__
-    monkeypatch.setattr(
-        choose.Survey,
-        "__init__",
-        lambda self, encoder, texts: (surveyed.extend(texts), survey(self, encoder, texts))[1],
-    )
-    measured = running.measured
-    monkeypatch.setattr(
-        running,
-        "measured",
-        lambda run, student: (held.append(run.samples), measured(run, student))[1],
-    )
+    begin, measured = choose.Survey.__init__, running.measured
+    survey = lambda self, encoder, texts: surveyed.extend(texts) or begin(self, encoder, texts)  # noqa: E731
+    monkeypatch.setattr(choose.Survey, "__init__", survey)
+    monkeypatch.setattr(running, "measured", lambda run, *given: held.append(run.samples) or measured(run, *given))
     file, _ = pairs_table(tmp_path)
-    if table:
-        columns = {"text_column": "q", "pair_column": "d"}
-    else:
-        columns = {"text_column": "q"}
+    columns = {"text_column": "q"} | ({"pair_column": "d"} if table else {})
     found = mabert.convert(pair_teacher, [file], tmp_path / "out", **{**ASKED, "pattern": "auto", **columns})
     words, both = tokenizer(), []
     assert all(item["token_type_ids"].any() for item in surveyed), "auto chooses by pairs"

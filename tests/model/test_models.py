@@ -301,13 +301,10 @@ def test_kinds_of_labels():
     out = regression(batch(), labels=torch.tensor([0.5, 2.0]))
     torch.testing.assert_close(out.loss, ((out.logits[:, 0] - torch.tensor([0.5, 2.0])) ** 2).mean())
     several = build(MaBertForSequenceClassification, config(num_labels=3), dtype=torch.float32)
-    assert several(batch(), labels=torch.tensor([[1.0, 0, 1], [0, 0, 1]])).loss > 0
-    tags = build(MaBertForTokenClassification, config(num_labels=3), dtype=torch.float32)
-    assert tags(batch(), labels=batch() % 3).logits.shape == (2, 6, 3)
+    labels = torch.tensor([[1.0, 0, 1], [0, 0, 1]])
+    out = several(batch(), labels=labels)
+    torch.testing.assert_close(out.loss, torch.nn.functional.binary_cross_entropy_with_logits(out.logits, labels))
     spans = build(MaBertForQuestionAnswering, config(), dtype=torch.float32)
-    out = spans(batch(), start_positions=torch.tensor([0, 3]), end_positions=torch.tensor([1, 5]))
-    assert out.loss > 0
-    assert out.end_logits.shape == (2, 6)
     assert spans.qa_outputs.out_features == 2, "BERT's name, which PEFT trains beside the adapters"
     choice = build(MaBertForMultipleChoice, config(), dtype=torch.float32)
     tokens = torch.stack([batch(0), batch(1), batch(2)], dim=1)

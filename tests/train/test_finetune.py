@@ -321,10 +321,7 @@ def test_few_rows_of_ones_own_are_seen_more_often(rows, epochs):
 
 
 def test_tasks_of_glue_have_the_papers_epochs_however_many_rows_are_used():
-    assert (
-        epochs_of(FinetuneRecipe(), glue_task("rte"), 100),
-        epochs_of(FinetuneRecipe(), glue_task("sst2"), 100),
-    ) == (10, 3)
+    assert [epochs_of(FinetuneRecipe(), glue_task(name), 100) for name in ("rte", "sst2")] == [10, 3]
 
 
 @pytest.fixture
