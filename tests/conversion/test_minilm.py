@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 
 import mabert
-from mabert.conversion.teacher import SAME, difference, load_teacher, open_teacher, student_of
 from mabert.files.places import DELTA, PACKAGES, SHIPPED
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Shares fell sharply in Tokyo on Monday."]
-
-
-absent = find_spec("all_minilm_l6_v2") is None
-needs_teacher = pytest.mark.skipif(absent, reason=f"{PACKAGES[NAME].name} is not installed")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,14 +21,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.slow
-@needs_teacher
-def test_a_copy_that_keeps_every_layer_gives_what_the_teacher_gives():
-    teacher = load_teacher(open_teacher(NAME))
-    assert difference(teacher, student_of(teacher, "encoder")) < SAME
-
-
-@pytest.mark.slow
-@needs_teacher
+@pytest.mark.skipif(find_spec("all_minilm_l6_v2") is None, reason=f"{PACKAGES[NAME].name} is not installed")
 def test_the_student_that_comes_along_finds_what_its_teacher_finds():
     student, teacher = mabert.load("minilm"), mabert.load(NAME)
     ours, theirs = (model.embed(TEXTS, progress=False) for model in (student, teacher))

@@ -31,14 +31,6 @@ def test_questions_are_read_with_their_contexts_and_answers(tmp_path):
     assert (task.name, task.kind, task.main_metric, task.positive) == ("where", "answers", "f1", None)
 
 
-def test_half_of_a_pair_of_surrogates_leaves_places_right(tmp_path):
-    question = {**PARIS, "answers": [{"text": "Paris", "answer_start": 16}]}
-    path = file_of(tmp_path, question, context="\ud83d " + CONTEXT)
-    _, loaded = load_own({"train": path, "validation": path}, kind="answers")
-    assert loaded["train"][:]["text_b"] == ["\ufffd " + CONTEXT]
-    assert loaded["train"][:]["starts"] == [[16]]
-
-
 HERE = r"t\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]"
 
 

@@ -83,9 +83,3 @@ def test_a_row_of_parquet_is_named_as_one(tmp_path):
     pq.write_table(pa.table({"tokens": [["Anna"]], "tags": [["PER"]]}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t\.parquet, row 1: the tag 'PER' of 'Anna' is not O"):
         load_own({"train": tmp_path / "t.parquet"}, kind="tokens")
-
-
-def test_half_of_a_pair_of_surrogates_is_mended_in_words(tmp_path):
-    (tmp_path / "t.jsonl").write_text('{"tokens": ["a\\ud83d", "\\ud83d\\ude00"], "tags": ["O", "B-x"]}\n')
-    _, loaded = load_own({"train": tmp_path / "t.jsonl", "validation": tmp_path / "t.jsonl"}, kind="tokens")
-    assert loaded["train"][:]["tokens"] == [["a\ufffd", "\U0001f600"]]

@@ -58,14 +58,6 @@ def test_texts_are_read(put, name, content, how, texts):
     assert read_texts(put(name, content), **how) == texts
 
 
-def test_half_of_a_pair_of_surrogates_is_mended_in_words_and_kept_columns(put):
-    file = put("a.jsonl", '{"text": ["a", "\\ude00b"], "id": {"\\uD83D": ["\\ud83d\\ude00", "x\\ud83d"]}}\n')
-    (row,) = read_rows(file, keep=["id"], words=True)
-    assert row == ("a \ufffdb",)
-    assert row[0].spans == [(0, 1), (2, 4)]
-    assert row.kept == {"id": {"\ufffd": ["\U0001f600", "x\ufffd"]}}
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_texts_pairs_and_columns_to_keep_are_read_from_tables(put, name):
     file = put(name, TABLES[name])
