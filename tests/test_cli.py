@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from importlib.metadata import version
 from unittest.mock import Mock
 
 import numpy as np
@@ -266,7 +267,7 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out.strip() == f"mabert {mabert.__version__}"
+    assert capsys.readouterr().out.strip() == f"mabert {mabert.__version__}" == f"mabert {version('mabert')}"
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,3 @@ def test_load_opens_a_model_for_texts_and_other_names_are_no_attributes():
     assert mabert.load is load
     with pytest.raises(AttributeError, match="module 'mabert' has no attribute 'lode'"):
         mabert.lode  # noqa: B018 -- the attribute is looked up
-
-
-def test_the_version_is_that_of_the_package():
-    from importlib.metadata import version
-
-    assert mabert.__version__ == version("mabert")
