@@ -8,7 +8,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -74,13 +73,13 @@ HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "no
 DEPENDS = "depends on where"
 """The verdict on a claim that holds in one place and fails in another."""
 
-_CLAIMS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
+_RULES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
 
-LEARNT_BELOW: float = _CLAIMS["learnt_below"]
+LEARNT_BELOW: float = _RULES["learnt_below"]
 """Held-out loss in nats a masked token below which a pretraining has learnt, if its study names none."""
 
 WORDS, METHOD, LIMITS = (
-    tuple(line.format(learnt_below=LEARNT_BELOW) for line in _CLAIMS[name]) for name in ("words", "method", "limits")
+    tuple(line.format(learnt_below=LEARNT_BELOW) for line in _RULES[name]) for name in ("words", "method", "limits")
 )
 """Explanations of names and numbers, of how claims are judged, and of the numbers' limits."""
 
@@ -122,14 +121,11 @@ class Verdict:
     mark: str = ""  # which of the models that were compared hardly learnt; empty if none
 
 
-@cache
-def claims() -> tuple[Claim, ...]:
-    """Returns every claim, scores first."""
-    return tuple(
-        Claim(kind, raw["claim"], raw["source"], raw["quote"], raw.get("note", ""), raw)
-        for kind in ("scores", "costs", "drift")
-        for raw in _CLAIMS[kind]
-    )
+CLAIMS = tuple(
+    Claim(kind, raw["claim"], raw["source"], raw["quote"], raw.get("note", ""), raw)
+    for kind in ("scores", "costs", "drift")
+    for raw in _RULES[kind]
+)
 
 
 def judge(signs: Iterable[int | None]) -> str:

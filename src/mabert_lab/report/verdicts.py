@@ -1,6 +1,6 @@
 """Judges every claim of the paper by the results that were found, and by the paper's own tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -11,18 +11,22 @@ from mabert_lab.report import costs, drift, paper, scores
 from mabert_lab.report.document import table
 from mabert_lab.report.efficiency import Results, papers_results
 from mabert_lab.report.found import Found
-from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, claims, overall
+from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, overall
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
 
 
-@cache
-def judged(found: Found) -> pd.DataFrame:
-    """Returns all verdicts, one per row: the fields of `Verdict`; ``short``, the place, with a letter for the machine
-    if there are several; ``marked``, that and the models that hardly learnt there; ``weakest``, the numbers of the
-    weakest comparison, of a claim on most comparisons also how many came out how; ``where``, the place, of costs with
-    those numbers, which no other table sums up."""
+def judged(every: Iterable[Found]) -> dict[str, pd.DataFrame]:
+    """Returns all verdicts by folder, one per row, with what tables tell of it."""
+    return {found.folder: _judged(found) for found in every}
+
+
+def _judged(found: Found) -> pd.DataFrame:
+    """Adds to the fields of `Verdict`: ``short``, the place, with a letter for the machine if there are several;
+    ``marked``, that and the models that hardly learnt there; ``weakest``, the numbers of the weakest comparison, of a
+    claim on most comparisons also how many came out how; ``where``, the place, of costs with those numbers, which no
+    other table sums up."""
     letters, rows = costs.letters(found.efficiency), []
-    for claim in claims():
+    for claim in CLAIMS:
         for each in verdicts_on(claim, found.studies, found.efficiency, found.drifts):
             head, _, machine = each.place.partition(" on ")
             short = f"{head} on {letters[machine]}" if machine in letters else each.place
@@ -71,10 +75,11 @@ def papers_study(question: str) -> Study:
     return Study(question, question, label, "", reference, "the paper", (), {}, columns, tuple(arms), exact=True)
 
 
-def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
-    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all. Each
-    folder has verdicts and columns of its own; a claim stands in the first table where any folder decides it."""
-    claims_of = {found.folder: dict(list(judged(found).groupby("claim", sort=False))) for found in every}
+def claim_tables(every: Sequence[Found], found_of: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """Makes the tables of claims from what is `judged`: decided with numbers, open with what a decision needs,
+    unmeasured, and all. Each folder has verdicts and columns of its own; a claim stands in the first table where any
+    folder decides it."""
+    claims_of = {folder: dict(list(own.groupby("claim", sort=False))) for folder, own in found_of.items()}
     verdicts = pd.DataFrame(
         {folder: {claim: overall(each["verdict"]) for claim, each in own.items()} for folder, own in claims_of.items()}
     )
@@ -108,12 +113,12 @@ def claim_tables(every: Sequence[Found]) -> dict[str, Any]:
         "it would take": lambda own, _: "; ".join(dict.fromkeys(chain.from_iterable(own["takes"]))),
     }
     each_place, measured = [], []
-    for found in every:
-        for row in judged(found).itertuples():
+    for folder, own in found_of.items():
+        for row in own.itertuples():
             theirs = of_paper(row.claim)
             printed = "; ".join(filter(None, (theirs.verdict, theirs.numbers)))
             takes = "; ".join(row.takes)
-            each_place.append((row.claim.claim, found.folder, row.verdict, row.marked, row.numbers, takes, printed))
+            each_place.append((row.claim.claim, folder, row.verdict, row.marked, row.numbers, takes, printed))
             if row.claim.kind == "costs" and row.verdict in (HOLDS, FAILS):
                 measured.append(row.place)
     devices = {", cpu": "processors", ", cuda": "GPUs"}

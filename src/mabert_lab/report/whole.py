@@ -21,17 +21,17 @@ NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
 """Names of the CSV files in a report's folder."""
 
 
-def report(every: Sequence[Found], folder: str = "") -> Page:
-    """Makes the report of what `find` found: what is decided and what is not, the user's own results, then everything
-    else. The folder is that of the figures' files, relative to the page."""
+def report(every: Sequence[Found], verdicts: Mapping[str, pd.DataFrame], folder: str = "") -> Page:
+    """Makes the report of what `find` found and how claims were `judged` by it: what is decided and what is not, the
+    user's own results, then everything else. The folder is that of the figures' files, relative to the page."""
     few = []
     for found in every:
         for study in found.studies:
             most = max((int(arm.scores.count().max()) for arm in study.arms if len(arm.scores)), default=0)
             if most < LEAST_PAIRS and not study.converts:  # conversions judge no claim
                 few.append(f"{study.title}{found.whence} ({most})")
-    shown: dict[str, Any] = {"every": every, "few": few, "claims": claim_tables(every), "absent": absent(every)}
-    shown |= {"origins": _origins(every), "throughput_table": throughput_table, "folded": True}
+    shown: dict[str, Any] = {"every": every, "few": few, "claims": claim_tables(every, verdicts)}
+    shown |= {"absent": absent(every), "origins": _origins(every), "throughput_table": throughput_table, "folded": True}
     return page("report.md", TITLE, folder, **shown, costs=costs, drift=drift, paper=paper, scores=scores)
 
 
@@ -60,10 +60,11 @@ def write_report(every: Sequence[Found], output: Path) -> list[Path]:
     if output.suffix != ".html":
         raise ValueError(f"the output is {output}; it must end in .html")
     folder = output.with_suffix("")
-    document = report(every, folder.name)
+    verdicts = judged(every)
+    document = report(every, verdicts, folder.name)
     files = {output: document.html(), output.with_suffix(".md"): document.markdown()}
     files |= {folder / f"{name}.svg": on_paper(svg) for name, svg in document.linked().items()}
-    files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(every).items()}
+    files |= {folder / f"{name}.csv": frame.to_csv(index=False) for name, frame in _frames(every, verdicts).items()}
     former = _former(files, output).difference(files)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
@@ -74,8 +75,7 @@ def write_report(every: Sequence[Found], output: Path) -> list[Path]:
 
 
 def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
-    """Tabulates tokens per second by model and collection, the highest in bold, the slowest and fastest run in
-    brackets. Earlier versions measured this."""
+    """Tabulates tokens per second by model and collection, which earlier versions measured."""
     cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
     collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
     measured = {row["model"] for row in result["rows"]}
@@ -122,11 +122,11 @@ def _rate(row: Mapping[str, Any]) -> str:
     return f"{rate:,.0f} ({ends}{', ' if ends else ''}{row['batch']})"
 
 
-def _frames(every: Sequence[Found]) -> dict[str, pd.DataFrame]:
+def _frames(every: Sequence[Found], verdicts_of: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Returns the tables of the report's CSV files by name, with a column of folders if there are several."""
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in NUMBERS}
     for found in every:
-        verdicts = judged(found)[["claim", "verdict", "place", "mark", "numbers", "takes"]]
+        verdicts = verdicts_of[found.folder][["claim", "verdict", "place", "mark", "numbers", "takes"]]
         texts = [claim.claim for claim in verdicts["claim"]]
         own = {
             "claims": [verdicts.assign(claim=texts, takes=verdicts["takes"].str.join("; "))],
@@ -143,8 +143,7 @@ def _frames(every: Sequence[Found]) -> dict[str, pd.DataFrame]:
 
 
 def _former(files: Iterable[Path], output: Path) -> set[Path]:
-    """Returns the files in the folder that an earlier report wrote: the figures in its Markdown, and numbers. Refuses
-    to overwrite what no report wrote."""
+    """Returns the files in the folder that an earlier report wrote; refuses to overwrite what no report wrote."""
     markdown, folder = output.with_suffix(".md"), output.with_suffix("")
     former, known = _text_of(markdown), set()
     if former.startswith(f"# {plain(TITLE)}\n"):

@@ -6,12 +6,13 @@ import pytest
 
 from mabert_lab.report.costs import machines
 from mabert_lab.report.found import Found
-from mabert_lab.report.verdicts import claim_tables
+from mabert_lab.report.verdicts import claim_tables, judged
 from tests.lab.report.test_judge import LOWEST, curves, far, measured, rivals
 
 
 def tables(drifts=(), results=None):
-    return claim_tables([Found(efficiency=results, drifts=tuple(drifts))])
+    found = [Found(efficiency=results, drifts=tuple(drifts))]
+    return claim_tables(found, judged(found))
 
 
 def rows(frame):

@@ -16,7 +16,7 @@ from mabert_lab.report import paper
 from mabert_lab.report.costs import least_calls
 from mabert_lab.report.drift import SITUATIONS
 from mabert_lab.report.efficiency import NAMES, papers_results
-from mabert_lab.report.paper import DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, claims, judge, overall
+from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, judge, overall
 from mabert_lab.report.studies import Arm
 from mabert_lab.report.verdicts import of_paper, papers_study, verdicts_on
 from mabert_lab.study.grid import load_scale, load_study
@@ -25,7 +25,7 @@ from tests.lab.report.studies import LABELS
 QUIET, LOUD = 1e-5, 0.3
 """Deviations of scores over seeds: below and above all differences of the paper's."""
 
-SCORES, COSTS, DRIFT = ([claim for claim in claims() if claim.kind == kind] for kind in ("scores", "costs", "drift"))
+SCORES, COSTS, DRIFT = ([claim for claim in CLAIMS if claim.kind == kind] for kind in ("scores", "costs", "drift"))
 SOURCE = Path(__file__).parents[4] / "shared/paper/mabert.tex"
 UNSUPPORTED = {"Sparse attention", "Without PSM, MAP is better than [CLS] pooling", "varies least on CoLA"}
 """What the paper's own tables do not bear out."""
@@ -267,7 +267,7 @@ def test_drift_is_judged_for_each_model_at_its_own_place(claim):
 
 def test_what_is_rounding_is_shown_as_0():
     rounding = {masking: [2.4e-15, 2.4e-15] for masking in ("none", "pre", "post", "pre+post")}
-    found = [each for claim in claims() for each in verdicts_on(claim, (), None, curves(**rounding))]
+    found = [each for claim in CLAIMS for each in verdicts_on(claim, (), None, curves(**rounding))]
     assert not [each.numbers for each in found if re.search(r"e-1\d", each.numbers)]
     assert "no mask 0" in {each.numbers for each in found}
 
@@ -284,7 +284,7 @@ def test_the_papers_own_numbers_bear_out_what_its_tables_support(claim):
     assert claim.note or supported(claim), "what the paper does not support must be said with the claim"
 
 
-@pytest.mark.parametrize("claim", claims(), ids=short)
+@pytest.mark.parametrize("claim", CLAIMS, ids=short)
 def test_each_claim_names_its_place_and_words_that_stand_there(claim):
     assert claim.source
     assert 1 < len(claim.quote.split()) < 15

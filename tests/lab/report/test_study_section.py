@@ -9,9 +9,9 @@ from mabert.schema.check import check
 from mabert_lab.report import paper, scores
 from mabert_lab.report.document import FLAG, MISSING, markdown
 from mabert_lab.report.found import Found
-from mabert_lab.report.paper import LEARNT_BELOW, UNMEASURED, claims, papers_table
+from mabert_lab.report.paper import CLAIMS, LEARNT_BELOW, UNMEASURED, papers_table
 from mabert_lab.report.studies import read_study
-from mabert_lab.report.verdicts import verdicts_on
+from mabert_lab.report.verdicts import judged, verdicts_on
 from mabert_lab.report.whole import report
 from mabert_lab.study.grid import Study
 from tests.lab.report.rows import cells
@@ -22,7 +22,8 @@ MMT, MAMBA = "MMTMMTMMTMMT", "M" * 12
 
 def told(study):
     """What the report says of a study alone."""
-    return report([Found((study,))]).text
+    found = [Found((study,))]
+    return report(found, judged(found)).text
 
 
 def heads(frame):
@@ -248,7 +249,7 @@ def test_an_experiment_by_conversion_tells_of_conversions_and_judges_no_claim():
     assert "## By conversion" not in told(read([]))
     assert "Too few seeds" not in whole
     assert "Average score of each model: Study" in whole
-    assert {each.verdict for claim in claims() for each in verdicts_on(claim, (found,), None, ())} == {UNMEASURED}
+    assert {each.verdict for claim in CLAIMS for each in verdicts_on(claim, (found,), None, ())} == {UNMEASURED}
     assert not re.search("^## What (is decided|cannot be told)", whole, re.M)
 
 

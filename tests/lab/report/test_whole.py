@@ -13,15 +13,19 @@ import pandas as pd
 import pytest
 
 from mabert_lab import cli, report
+from mabert_lab.report import whole
 from mabert_lab.report.charts import loss_chart, on_paper, stage_ends
 from mabert_lab.report.document import Page, markdown, number_in, table, with_best
 from mabert_lab.report.found import Found, find
-from mabert_lab.report.paper import claims
+from mabert_lab.report.paper import CLAIMS
 from mabert_lab.report.verdicts import claim_tables, judged
 from mabert_lab.report.whole import absent, throughput_table, write_report
-from mabert_lab.report.whole import report as page_of
 from tests.lab.pages import fetched
 from tests.lab.report.studies import like_the_paper, read, row, study
+
+
+def page_of(every):
+    return whole.report(every, judged(every))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,7 @@ def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_mea
 @pytest.mark.slow
 def test_a_claim_stands_in_one_row_of_the_first_tables(found):
     text = page_of([found]).text.partition("<details><summary>Every claim at every place")[0]
-    for claim in claims():
+    for claim in CLAIMS:
         assert text.count(f"| {claim.claim} |") == 1
 
 
@@ -125,9 +129,9 @@ def test_where_nothing_is_decided_what_is_open_comes_first_with_the_words_explai
     few = like_the_paper("pooling", 1.0)
     for each in (scores for arm in few for task in arm["scores"].values() for scores in task.values()):
         del each["4"]
-    whole = page_of([Found((read(few, "pooling", ("cola", "rte")),))]).text
-    assert "## What is decided" not in whole
-    _, _, still_open = whole.partition("## What cannot be told")
+    text = page_of([Found((read(few, "pooling", ("cola", "rte")),))]).text
+    assert "## What is decided" not in text
+    _, _, still_open = text.partition("## What cannot be told")
     first, _, _ = still_open.partition("\n## ")
     assert "Places of the paper go by its labels" in first, "the words are explained below the first tables"
 
@@ -149,16 +153,15 @@ def test_a_folder_beside_another_changes_none_of_its_verdicts(one_study, tmp_pat
     toy = [row(each["arm"], {"cola": [0.0] * 5}, each["paper"]) for each in like_the_paper("pooling", 1.0)]
     (other / "2.json").write_text(json.dumps(study(toy, "pooling")), encoding="utf-8")
     alone = find([one_study])
-    ((name, counts),) = claim_tables(alone)["counts"].items()
-    kinds = judged(alone[0])["claim"].drop_duplicates().map(lambda claim: claim.kind).value_counts()
+    ((name, counts),) = claim_tables(alone, judged(alone))["counts"].items()
+    kinds = judged(alone)[""]["claim"].drop_duplicates().map(lambda claim: claim.kind).value_counts()
     parts = [sum(map(int, re.findall(r"\d+", part))) for part in counts.split("; ")]
     assert parts == [kinds[kind] for kind in ("scores", "costs", "drift")], "each claim once, with what it is about"
     assert counts.startswith("on scores, holds 2, not measured")
     for places in ([one_study, other], [other, one_study]):
         both = find(places)
-        (beside,) = (found for found in both if found.folder == str(one_study))
-        pd.testing.assert_frame_equal(judged(beside), judged(alone[0]))
-        found = claim_tables(both)
+        pd.testing.assert_frame_equal(judged(both)[str(one_study)], judged(alone)[""])
+        found = claim_tables(both, judged(both))
         assert (name, found["counts"][str(one_study)]) == ("", counts)
         assert {f"verdict, {folder}" for folder in (one_study, other)} < set(found["decided"].columns)
         page = page_of(both)
