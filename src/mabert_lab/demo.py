@@ -183,8 +183,7 @@ def help_topics() -> list[str]:
 
 
 def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
-    """Makes the data sets `train` and `validation` of plain sentences, half of them scrambled; none is in both.
-    ValueError if there are too few sentences."""
+    """Makes `train` and `validation` of plain sentences, half of them scrambled; ValueError if there are too few."""
     known = dict.fromkeys(filter(scrambled, sentences(learnt)))
     others = [each for each in sentences(held_out) if each not in known and scrambled(each)]
     if min(len(known), len(others)) < 50:

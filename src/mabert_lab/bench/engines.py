@@ -92,8 +92,7 @@ def running(
     *,
     change: Callable[[Plain, Path], None] = lambda plain, file: None,
 ) -> Callable[..., Any]:
-    """Exports a model, changes its graph, and opens it in a runtime, with as many threads as torch has. ValueError if
-    the runtime does not support the model's dtype."""
+    """Exports a model, changes its graph, and opens it in a runtime; ValueError if that lacks the model's dtype."""
     dtype = model.dtype
     if dtype not in runtime.DTYPES:
         raise ValueError(f"{runtime.__name__} computes in {', '.join(map(str, runtime.DTYPES))}, the model in {dtype}")

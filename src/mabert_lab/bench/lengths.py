@@ -145,8 +145,7 @@ def run(
 
 
 def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Measurement) -> dict[str, Any]:
-    """Returns one side's row on one batch: the names of both, counts, ``tokens_per_second`` at the median, without
-    padding, and the row's status, reason and times."""
+    """Returns one side's row on one batch; ``tokens_per_second`` is at the median and without padding."""
     tokens = len(lengths) * even(lengths) if side.layout == "even" else sum(lengths)
     return {
         "lengths": name,

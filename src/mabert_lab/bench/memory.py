@@ -23,8 +23,7 @@ def free_memory() -> int | None:
 
 
 def limit_memory(allowed: int | None) -> None:
-    """Limits this process to `allowed` more bytes than it has, so that too large a model gets an error and does not
-    exhaust the machine; does nothing if they are unknown."""
+    """Limits this process to `allowed` more bytes, so that too large a model fails alone; None sets no limit."""
     if allowed is None or sys.platform != "linux":
         return
     import resource  # not on every system

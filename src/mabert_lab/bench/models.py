@@ -128,8 +128,7 @@ def size_of(rows: int, length: int) -> str:
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Prints a table per measure, profile and dtype, with models as rows and lengths as columns; a missing number shows
-    its reason."""
+    """Prints a table per measure, profile and dtype; a missing number shows its reason."""
     batches = result["kind"] == OF_BATCHES
     tables: dict[tuple[str, ...], dict[str, dict[tuple[int, int], str]]] = {}  # by kind, model, and tokens and rows
     for row in result["rows"]:

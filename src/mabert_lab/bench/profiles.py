@@ -96,8 +96,7 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
 
 
 def is_compiled(family: Family, cell: Cell) -> bool:
-    """Checks whether to use `torch.compile`: for forward passes on inputs of one length, except in the paper's
-    settings, if it is available and was measured to help."""
+    """Checks whether to use `torch.compile`: where it was measured to help, on inputs of one length."""
     helped = family.compiles_at_best if cell.profile == "best" else family.compiles
     gains = cell.length in helped.get(cell.dtype, ())
     wanted = gains and cell.profile != "paper" and cell.device == "cpu" and not cell.small

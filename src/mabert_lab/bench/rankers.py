@@ -113,8 +113,7 @@ WORDS: dict[str, Ranker] = {"BM25": bm25, "TF-IDF": tf_idf}
 
 
 def together(*ways: np.ndarray) -> np.ndarray:
-    """Returns the scores of several methods together, (queries, texts): of one, its own; else the sum of standardised
-    ones."""
+    """Returns one method's scores, (queries, texts), or the sum of the standardised scores of several."""
     if len(ways) == 1:
         return ways[0]
     return sum((way - way.mean(1, keepdims=True)) / way.std(1, keepdims=True).clip(1e-9) for way in ways)

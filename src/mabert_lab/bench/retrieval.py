@@ -123,8 +123,7 @@ def by_second_half(articles: Sequence[str]) -> Search:
 
 
 def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
-    """Makes the search in which a sentence from the second half of an article finds the rest. Sentences with too few
-    words are used only if there is no other."""
+    """Makes the search in which a sentence from an article's second half, long if there is one, finds the rest."""
     queries, texts = [], []
     for article in articles:
         sentences = list(sentences_of(article))

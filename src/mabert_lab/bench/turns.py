@@ -128,8 +128,7 @@ class Bench:
         self.given_up: dict[tuple[str, ...], CellError] = {}
 
     def measure(self, cell: Cell, layouts: Mapping[str, str] | None = None) -> list[Measurement]:
-        """Measures all sides in one cell; returns a row per side, in order. `layouts` are those of the texts by side,
-        if they are not the cell's."""
+        """Measures all sides in one cell; returns a row per side. `layouts` are of the texts, if not the cell's."""
         self.cells = {side: replace(cell, layout=(layouts or {}).get(side, cell.layout)) for side in self.workers}
         self.rows = {
             side: Measurement(cell.measure, cell.profile, cell.dtype, cell.device, cell.length, worker.name)

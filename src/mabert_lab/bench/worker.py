@@ -119,8 +119,7 @@ class Worker:
 
 @contextlib.contextmanager
 def workers_of(contenders: Mapping[str, str], device: str) -> Iterator[dict[str, Worker]]:
-    """Yields a worker per side, from contenders by side; their processes end with the block. RuntimeError if an
-    operator is wrong on the GPU, on which nothing is to be timed then."""
+    """Yields a worker per side until the block ends. RuntimeError if an operator is wrong on the GPU."""
     if device == "cuda":
         refuse_unless_correct(device)
     with contextlib.ExitStack() as stack:
@@ -176,8 +175,7 @@ class Answers:
         self.task: Any = None
 
     def prepare(self, cell: Cell) -> dict[str, Any]:
-        """Builds the model for a cell, replacing the previous one; returns its `setting`, the rows of the whole
-        (`batch`) and those of a call (`micro_batch`)."""
+        """Builds the model for a cell; returns its `setting`, and the rows of the whole and of a call."""
         self.release()
         if cell.device == "cpu":  # a GPU's driver reserves more addresses than there is memory
             limit_memory(free_memory())

@@ -97,8 +97,7 @@ def on_paper(svg_text: str) -> str:
 
 
 def loss_chart(history: Sequence[Mapping[str, Any]], marks: Sequence[float] = ()) -> str:
-    """Draws training and held-out loss over the steps of a pretraining, as SVG, from the log in its `result.json`;
-    `marks` are the steps at which its windows change length."""
+    """Draws the losses of a pretraining, as SVG, from its log; `marks` are steps at which windows change length."""
     lines = {"training": over_steps(history, "loss"), "held out": over_steps(history, "eval_loss")}
     return line_chart(lines, "step", "loss (nats a masked token)", marks=marks)
 
@@ -110,14 +109,12 @@ def over_steps(history: Sequence[Mapping[str, Any]], name: str) -> tuple[list[fl
 
 
 def losses_chart(tables: Sequence[Path]) -> str:
-    """Draws the training losses of a fine-tuning, as SVG, with a line for the log of each of its trainings: CSV with
-    the columns `step` and `loss`."""
+    """Draws a fine-tuning's training losses, as SVG, a line for each CSV of `step` and `loss`."""
     logged = {table.stem: pd.read_csv(table).dropna(subset="loss") for table in tables}
     lines = {name: (rows["step"], rows["loss"]) for name, rows in logged.items()}
     return line_chart(lines, "step", "training loss")
 
 
 def stage_ends(steps: int, stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Returns the steps at which a run's windows change length, from all its steps and the stages in its request, each
-    with its `share` of them."""
+    """Returns the steps at which a run's windows change length; each stage has a `share` of all steps."""
     return [steps * done for done in accumulate(stage["share"] for stage in stages[:-1])]

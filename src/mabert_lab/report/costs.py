@@ -339,8 +339,7 @@ def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def speeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns how many times as fast as the fastest rival of its precision, 8 bits or more, each of ours is: a row per
-    title, a column per length."""
+    """Returns by title and length how many times as fast each of ours is as the fastest rival of its precision."""
     medians = _medians(rows)
     ours, short = medians.index.str.startswith(NAMES["mabert"]), medians.index.str.endswith("int8")
     rivals = {kind: medians[~ours & (short == kind)].min() for kind in (False, True)}
@@ -424,8 +423,7 @@ def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition)
 
 
 def speed_chart(results: Results, condition: Condition) -> str | None:
-    """Draws tokens per second of a forward pass over length, one line per model, on an axis from zero so that heights
-    compare; None if no latency was measured."""
+    """Draws tokens per second over length on an axis from zero; None if no latency was measured."""
     rows = results.tables[condition].get("latency")
     if rows is None or rows["value"].isna().all():
         return None

@@ -85,8 +85,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], not
 def with_best(
     frame: pd.DataFrame, columns: Iterable[int], lowest: bool = False, by: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Sets the best number of each column (by index) in bold, unless all are equal as written. Only rows that agree in
-    the columns `by` are compared."""
+    """Sets each column's best number in bold, unless all are equal as written; compares rows that agree in `by`."""
     groups = frame.groupby(list(by), sort=False).indices.values() if by else [frame.index]
     for rows, column in product(groups, list(columns)):
         values = frame.iloc[rows, column].map(number_in).dropna()
@@ -103,8 +102,7 @@ def number_in(cell: str) -> float | None:
 
 
 def markdown(frame: pd.DataFrame) -> Markup:
-    """Renders a table as Markdown, its caption before and its notes after it. Columns without any entry are left out;
-    a table without rows is empty."""
+    """Renders a table as Markdown, without columns that have no entry; empty for a table without rows."""
     frame = frame.loc[:, ~frame.isin(["", MISSING]).all()]
     if not len(frame):
         return Markup("")
@@ -134,8 +132,7 @@ def _finished(context: EvalContext, value: object) -> object:
 
 
 def _rendered(text: str, figures: Mapping[str, str]) -> Markup:
-    """Renders Markdown as HTML, with an id for each section, and for each cell its column's heading, which a phone
-    shows beside it."""
+    """Renders Markdown as HTML; a section has an id, a cell its column's heading, which a phone shows beside it."""
     tokens = _MARKDOWN.parse(text)
     heads: list[str] = []
     place = 0

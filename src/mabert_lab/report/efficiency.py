@@ -125,8 +125,8 @@ class Results:
 
 
 def read_results(content: Mapping[str, Any], file: str) -> Results:
-    """Checks the measurements in a file. KeyError if it lacks a field; ValueError if it has no rows, is from a trial
-    run, or names what is not known."""
+    """Checks a file's measurements. KeyError if a field is missing; ValueError for no rows, a trial, or unknown
+    names."""
     if content["quick"]:
         raise ValueError("a quick trial run, whose numbers say nothing; measure without --quick")
     if not content["rows"]:

@@ -152,8 +152,7 @@ HELPS = f"give JSON files that {', '.join(_WRITERS)} wrote"
 
 
 def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
-    """Keeps the file with the latest finished cell of each study and scale; reports the others, by path if they have
-    the same name."""
+    """Keeps the latest state of each study and scale; reports the others, by path if they have the same name."""
     latest: dict[tuple[str, str], tuple[Path, Study]] = {}
     older = []
     for path, study in sorted(studies, key=lambda found: found[1].finished):

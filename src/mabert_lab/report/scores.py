@@ -35,8 +35,7 @@ _UNITS = {
 
 
 def side_by_side(study: Study) -> pd.DataFrame:
-    """Makes a table of the models' averages, over the tasks in `Study.averaged`. If the paper has any of the models,
-    only those are shown, with its averages and the ranks of both."""
+    """Tabulates the models' averages; if the paper has any of the models, only those, with its own and the ranks."""
     every = arm_averages(study)
     found = every.dropna(subset="paper") if every["paper"].notna().any() else every
     both = found.dropna(subset=["mean", "paper"]).groupby("budget").filter(lambda each: len(each) > 1)
@@ -62,8 +61,7 @@ def side_by_side(study: Study) -> pd.DataFrame:
 
 
 def score_table(study: Study) -> pd.DataFrame:
-    """Tabulates all scores: mean ± sample standard deviation and number of seeds, with the best of each budget in
-    bold."""
+    """Tabulates all scores, with the best of each budget in bold."""
     keys = [column.key for column in study.scored]
     average = f"average of {len(keys)}"
 
@@ -354,8 +352,7 @@ def _on(
     lacking: list[tuple[str, str]],
     arms: Sequence[Arm],
 ) -> _Gap:
-    """Returns the gap on one of the paper's tasks, or the gap on the first of two minus that on the second. Samples of
-    a task do not count."""
+    """Returns the gap on one of the paper's tasks, or on the first of two less that on the second, never on samples."""
     keys = {column.paper: column.key for column in study.columns if not column.sample}
     first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
     absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
@@ -463,8 +460,7 @@ def _why_equal(study: Study, arms: Sequence[Arm]) -> str:
 
 
 def _averaged(study: Study, arms: Sequence[Arm]) -> list[str]:
-    """Returns the paper's tasks to average arms over: those on which any arm learnt something, or if there are none,
-    all with scores."""
+    """Returns the paper's tasks to average arms over: those on which any arm learnt something, else all scored."""
     scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
     keys = [column.key for column in scored if column.paper in paper.TASKS]
     return [key for key in keys if _learnt(study, arms, [key])] or keys
@@ -535,8 +531,7 @@ def arm_chart(study: Study) -> str | None:
 
 
 def pretraining_chart(study: Study) -> str | None:
-    """Draws loss over steps for each pretraining of the largest budget; arms that differ only in fine-tuning share a
-    line. None if there is no pretraining."""
+    """Draws the loss of each pretraining of the largest budget, once if arms share it; None if there is none."""
     shared: dict[str, list[Arm]] = {}
     for arm in study.arms:
         if arm.budget == study.budgets[-1] and arm.pretraining.get("history"):

@@ -197,8 +197,7 @@ class Study:
         return sorted({arm.budget for arm in self.arms})
 
     def size(self, budgets: Sequence[float] = ()) -> str:
-        """Describes the size and training of its models at some budgets (default, the largest), or its scale if no
-        pretraining is recorded."""
+        """Describes its models at some budgets (default, the largest), or its scale if nothing is recorded."""
         named = ", ".join(map(percent, budgets))
         share = [f"{named} of the steps"] if budgets and self.budgets != list(budgets) else []
         arms = [arm.pretraining for arm in self.arms if arm.budget in (budgets or self.budgets[-1:])]
@@ -280,8 +279,7 @@ def percent(share: float) -> str:
 
 
 def read_study(content: Mapping[str, Any]) -> Study:
-    """Checks the content of a study's file and makes it a record. KeyError if it lacks a field; ValueError if it has
-    another version, no usable name, or scores that are no numbers."""
+    """Makes a record of a study's file. KeyError if a field is missing; ValueError if a value is wrong."""
     from mabert.files.reading import shown
 
     if content.get("version") != VERSION:

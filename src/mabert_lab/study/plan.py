@@ -61,8 +61,7 @@ class Plan:
 
 
 class Planner:
-    """Divides studies at a scale into cells, in the folder that all studies and runners share (`root`); `data` is the
-    folder of the tasks' data, or `hub:NAME`."""
+    """Divides studies at a scale into cells in a shared folder (`root`), with the tasks' data from `data`."""
 
     def __init__(self, root: Path, scale: Scale, data: str) -> None:
         self.root, self.scale = root, scale
@@ -125,8 +124,7 @@ class Planner:
     def finetuning(
         self, title: str, arm: Arm, task: LoadedTask, start: Cell, config: PreTrainedConfig, seeds: list[int]
     ) -> Cell:
-        """Returns the fine-tuning cell of a model on a task under some seeds. ValueError if the model cannot be tuned
-        this way; raised here and not after its pretraining."""
+        """Returns the fine-tuning cell of a model on a task; ValueError if it cannot be tuned so."""
         recipe = self.scale.finetuning(arm, task.asked)
         try:
             family_of(config).reach(tuned_config(config, recipe, {}, pools=True), recipe.max_length)
@@ -217,8 +215,7 @@ def at_another_precision(plan: Plan, root: Path) -> str | None:
 
 
 def emulated_precision(plan: Plan, root: Path) -> str | None:
-    """Returns one line with the fields by which unfinished cells ask for bf16 on a machine that emulates it in float32;
-    None if there are none."""
+    """Returns one line on unfinished cells that ask for bf16 where it is emulated in float32; else None."""
     left = [cell for cell, files in cells_of(plan, root) if not files.finished(cell.seeds)]
     fields = fields_at("bf16", left)
     if not fields or fast_dtype() != "float32":

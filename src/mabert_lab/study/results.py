@@ -72,8 +72,7 @@ def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any
 
 
 def where_run(plan: Plan, root: Path) -> list[dict[str, Any]]:
-    """Returns the distinct machines and versions of finished cells and seeds, each with the time its last one ended,
-    latest last."""
+    """Returns the distinct machines and versions that finished anything, latest last."""
     found: dict[str, dict[str, Any]] = {}
     for _, files in cells_of(plan, root):
         seeds = files.results().values()
@@ -156,8 +155,7 @@ def started(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dic
 
 
 def converted(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a conversion's schedule, and its agreement with the teacher beside that of a constant (the floor); both
-    None for the teacher itself."""
+    """Returns a conversion's schedule and its agreement with the teacher, None for the teacher itself."""
     bands = result["outcome"].get("agreement", {"bands": {}})["bands"].values()
     texts = sum(band["texts"] for band in bands)
     sums = [sum(band["texts"] * band[side]["cosine"] for band in bands) for side in ("student", "floor")]

@@ -54,8 +54,7 @@ class Runner:
     failed_before: dict[str, tuple[int, int] | None] = field(default_factory=dict)
 
     def run(self) -> dict[str, Status]:
-        """Runs until every cell is done, failed or blocked; returns the states of all. KeyboardInterrupt after Ctrl-C
-        or SIGTERM, once the running cell has saved what it can."""
+        """Runs until every cell is done, failed or blocked; returns their states. An interrupted cell saves first."""
         (self.root / "cells").mkdir(parents=True, exist_ok=True)
         self.context = context("mabert_lab.study.work")
         for cell, files in cells_of(self.plan, self.root):
@@ -178,8 +177,7 @@ def stop(process: Any) -> None:
 
 
 def progress(plan: Plan, root: Path, console: Console | None = None) -> Watcher:
-    """Returns what prints a line for every change of a cell, to standard error if no console is given: with the log of
-    one that begins, and the reason of one that failed."""
+    """Returns what prints a line for every change of a cell, to standard error if no console is given."""
     output, printed = console or Console(stderr=True), dict[str, str]()
 
     def show(states: Mapping[str, Status]) -> None:

@@ -94,8 +94,7 @@ class StudyTask(Checked):
         return task
 
     def load(self, data: str) -> "LoadedTask":
-        """Reads the examples from a folder of GLUE in the official layout, or `hub:NAME`. FileNotFoundError if a file
-        is missing, ValueError if it cannot be read."""
+        """Reads the examples from GLUE's folder or `hub:NAME`. FileNotFoundError or ValueError if it cannot."""
         if self.files:
             task, splits = self._tables(Path(data).expanduser())
         else:
