@@ -227,9 +227,8 @@ def asked(topics: Sequence[str], held_out: Sequence[str]) -> tuple[Sequence[str]
 
 
 def search(student: TextModel, teacher: TextModel, questions: Sequence[str], passages: Sequence[str]) -> dict[str, Any]:
-    """Returns `passages`, their number; `alike`, the mean cosine between the two models' vectors of a passage; and
-    `answers`, for each question both models' best passage and its cosine, and the rank of the teacher's passage for the
-    student."""
+    """Returns the number of `passages`; `alike`, the mean cosine between both models' vectors of a passage; and
+    `answers`, both models' best passage for each question, and the rank of the teacher's for the student."""
     ours, theirs = (embed(model, passages) for model in (student, teacher))
     answers = []
     scores = embed(student, questions) @ ours.T, embed(teacher, questions) @ theirs.T

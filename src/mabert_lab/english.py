@@ -37,11 +37,9 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def sentences(documents: Iterable[str]) -> Iterator[str]:
-    """Yields the plain sentences of documents, whose paragraphs blank lines separate, in their order, each once.
-
-    They have 6 to 40 words of letters, commas, semicolons and colons, at least a quarter of them function words; they
-    begin with a capital and end with a full stop, a question or an exclamation mark.
-    """
+    """Yields the plain sentences of documents, whose paragraphs blank lines separate, in their order, each once. They
+    have 6 to 40 words of letters, commas, semicolons and colons, at least a quarter of them function words; they begin
+    with a capital and end with a full stop, a question or an exclamation mark."""
     seen: set[str] = set()
     for document in documents:
         for paragraph in re.split(r"\n[^\S\n]*\n", document):
@@ -56,11 +54,8 @@ def sentences(documents: Iterable[str]) -> Iterator[str]:
 
 def installed_documentation(folders: Iterable[str | Path] | None = None) -> list[str]:
     """Returns the plain sentences of the triple-quoted strings in Python source: a document per source file of some
-    folders (default, the standard library and the installed packages), none with a sentence of another.
-
-    Nothing is imported or run. Tests and Python's own help are left out. The same installation always gives the same
-    documents.
-    """
+    folders (default, the standard library and the installed packages), none with a sentence of another. Nothing is run.
+    The same installation always gives the same documents."""
     seen: set[str] = set()
     documents = []
     for folder in map(Path, folders or map(sysconfig.get_path, ("stdlib", "purelib"))):
@@ -76,10 +71,8 @@ def installed_documentation(folders: Iterable[str | Path] | None = None) -> list
 
 def scrambled(sentence: str) -> str | None:
     """Exchanges function words with others, once and once more per sixteen words; None where nothing can be exchanged.
-
     The first word, words before punctuation and the punctuation stay, so that only the order gives the sentence away.
-    The same sentence is always scrambled in the same way.
-    """
+    The same sentence is always scrambled in the same way."""
     words, draws = sentence.split(), random.Random(sentence)
     inner = [place for place in range(1, len(words)) if words[place][-1].isalpha()]
     function = [place for place in inner if words[place].lower() in FUNCTION_WORDS]

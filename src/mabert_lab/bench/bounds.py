@@ -16,10 +16,8 @@ def bounds_of(times: Sequence[float]) -> tuple[float, float]:
 
 @cache
 def left_out(count: int) -> tuple[int, int]:
-    """Returns how many of a side's slowest and of its fastest times lie outside its bounds; none of fewer than seven.
-
-    The slowest go first, for whatever disturbs a measurement slows it.
-    """
+    """Returns how many of a side's slowest and fastest times lie outside its bounds; none of fewer than seven. The
+    slowest go first, for whatever disturbs a measurement slows it."""
     slowest, fastest = 0, 0
     while True:
         more = (slowest + 1, fastest) if slowest == fastest else (slowest, fastest + 1)
@@ -29,11 +27,8 @@ def left_out(count: int) -> tuple[int, int]:
 
 
 def chance_apart(first: int, second: int) -> float:
-    """Returns how likely the bounds of two equally fast sides lie apart, of `first` and of `second` times.
-
-    Equally fast means that all orders of the times are equally likely, whatever their distribution. The bounds may lie
-    apart with the one side below or the other; returned is the likelier of both.
-    """
+    """Returns how likely the bounds of two equally fast sides lie apart, the likelier of both ways, if all orders of
+    their times (`first` and `second` are the numbers of these) are equally likely, whatever the distribution."""
     pairs = ((first, second), (second, first))
     return max(_chance(less, left_out(less)[0], more, left_out(more)[1]) for less, more in pairs)
 

@@ -96,27 +96,11 @@ def run(
     device: str = "cpu",
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Measures every side at every distribution of lengths; see `mabert_lab.bench.results`.
-
-    Args:
-        quick: Whether to run small models on two short texts.
-        output: Folder for the dated JSON file.
-        own: Lengths of the user's texts in tokens, by name, in addition to the drawn ones.
-        dtype: Dtype of the weights; default, `mabert.machine.environment.fast_dtype`.
-        rivals: Contenders besides MaBERT, see `mabert_lab.bench.engines.contender`.
-        budget: Seconds per batch, which the sides share equally; each gets at least three calls.
-        device: ``cpu``; or ``cuda``, with more texts.
-        resume: See `mabert_lab.bench.results.record`.
-
-    Returns:
-        ``environment``, ``variables`` of the models' processes, ``dtype``, ``device``, ``lengths`` of the texts,
-        ``rows``, see `row_of`, and ``speed`` (by distribution, the unpadded run's speed over each other side's, from
-        medians).
-
-    Raises:
-        ValueError: For an unknown dtype, model or engine.
-        RuntimeError: An operator is wrong on the GPU; nothing was timed.
-    """
+    """Measures MaBERT and its `rivals`, see `mabert_lab.bench.engines.contender`, at every distribution of lengths: the
+    drawn ones, and the user's `own` by name, in tokens. `budget` is the seconds per batch, which the sides share; each
+    gets at least three calls. The result has ``lengths`` of the texts, ``rows``, see `row_of`, and ``speed`` (by
+    distribution, the unpadded run's speed over each other side's, from medians). ValueError for an unknown dtype, model
+    or engine; RuntimeError if an operator is wrong on the GPU, on which nothing is timed then."""
     dtype = fast_dtype(device) if dtype is None else check(Dtype, dtype, "dtype")
     more = 8 if device == "cuda" else 1  # a GPU has room for more texts
     batches = {name: draw(*how, more * texts) for name, (how, texts) in NORMAL.items()}

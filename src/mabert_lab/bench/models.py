@@ -84,17 +84,9 @@ class Plan(Checked):
 
 
 def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: bool = False) -> dict[str, Any]:
-    """Measures a plan, cell by cell; see `mabert_lab.bench.results`.
-
-    Returns:
-        ``kind``, ``environment``, ``quick``, ``parameters`` of each model as a classifier, ``protocol``, ``variables``
-        of the models' processes, and ``rows``, see `mabert_lab.bench.turns.Measurement`; those of batches have
-        ``tokens_per_second`` too. Results with engines, presets, folders or batches have another ``kind`` than those
-        compared with the paper's tables.
-
-    Raises:
-        RuntimeError: An operator is wrong on the GPU; nothing was timed.
-    """
+    """Measures a plan, cell by cell; ``rows`` are those of `mabert_lab.bench.turns.Measurement`, of batches with
+    ``tokens_per_second`` too, and ``parameters`` those of each model as a classifier. RuntimeError if an operator is
+    wrong on the GPU; nothing was timed then."""
     plan = plan.quick() if quick else plan
     with workers_of({name: name for name in plan.models}, plan.device) as workers:
         result: dict[str, Any] = {

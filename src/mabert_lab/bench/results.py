@@ -60,18 +60,11 @@ def record(
     name: str,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Runs the jobs with a progress bar; after each, prints its numbers and writes the result, whose tables it prints
-    at the end; returns the result.
-
-    Args:
-        result: The jobs add to it; holds `measured_on` under ``environment``. Each row names its ``job``.
-        jobs: Jobs by title.
-        show: Prints the result.
-        output: Folder for the dated JSON file; None writes nothing.
-        name: Name of the measurement, the end of the file's name.
-        resume: Whether to go on with the folder's file of the same request, see `take_over`. Jobs of which a row failed
-            are run again, after those that are missing.
-    """
+    """Runs jobs by title with a progress bar; after each, prints its numbers and writes the result to the dated file of
+    that `name` in the folder `output`, if there is one; at the end, `show` prints the whole, which is returned. The
+    jobs add to the result, which holds `measured_on` under ``environment``; each row names its ``job``. With `resume`,
+    it goes on with the folder's file of the same request, see `take_over`: first with jobs that are missing, then with
+    those of which a row failed."""
     if resume and output is not None:
         take_over(result, output, name)
     rows: list[dict[str, Any]] = result.get("rows", [])  # the jobs add to the same list

@@ -64,9 +64,8 @@ class Search:
 
 
 def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
-    """Makes all searches from documents, of which at least `ARTICLES` must have a number of words within
-    `LENGTH_IN_WORDS`; definitions are asked if enough of these have one. The seed is of the choice of articles and of
-    the hidden facts and their places."""
+    """Makes all searches from documents; definitions are asked if enough have one. ValueError if fewer than `ARTICLES`
+    have a number of words within `LENGTH_IN_WORDS`. The seed is of the choice of articles and of what is hidden."""
     least, most = LENGTH_IN_WORDS
     there = [document for document in documents if least <= len(document.split()) <= most]
     if len(there) < ARTICLES:
@@ -213,16 +212,10 @@ def run(
     questions: str | None = None,
     tasks: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Measures models, BM25 and TF-IDF, each model together with BM25, and its whole texts and best passages together
-    with it; see `mabert_lab.bench.results`.
-
-    Args:
-        models: See `rankers_of`.
-        data: Documents as `mabert pretrain` takes them, on which no model was trained; None asks `questions` alone.
-        output: Folder for the result, which has `scores`, by method a list of `measured` for each task.
-        questions: A table of questions of one's own, see `own_search`.
-        tasks: Names of the searches of `data` to make; default, all of them.
-    """
+    """Measures models (see `rankers_of`), BM25 and TF-IDF, each model together with BM25, and its whole texts and best
+    passages together with it, on searches of `data`, documents on which no model was trained, of all `tasks` or some,
+    and on a table of `questions` of one's own. The result has ``scores``, by method a list of `measured` for each
+    search."""
     searches = [] if data is None else searches_of(itertools.islice(read_documents(data), DOCUMENTS))
     if tasks is not None:
         known = list(dict.fromkeys(search.name for search in searches))

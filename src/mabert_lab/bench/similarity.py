@@ -21,13 +21,9 @@ TASKS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
 
 
 def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
-    """Measures models on GLUE's data and writes a dated file. Each embeds as its folder says, in its saved precision or
-    the one after a colon (``minilm:int8``).
-
-    Returns:
-        By model, Spearman's correlation between cosine and score (`stsb`) and the average precision of the cosine for
-        paraphrases (`mrpc`), both times 100, with the number of pairs.
-    """
+    """Measures models, each as its folder says, in its precision or that after a colon (``minilm:int8``), and writes a
+    dated file. Returns by model Spearman's correlation between cosine and score (`stsb`) and the average precision of
+    the cosine for paraphrases (`mrpc`), both times 100, with the number of pairs."""
     pairs = {task: pairs_of(task, data, splits) for task, splits in TASKS.items()}
     scores: dict[str, Any] = {}
     for name in models:

@@ -131,11 +131,9 @@ class Forward:
 
 
 class TrainingStep:
-    """One optimizer step of masked language modelling over the cell's texts, 32 if it names none.
-
-    The step runs all micro-batches of the batch, forward and backward, and AdamW once. Micro-batches are alike, so one
-    is timed and multiplied by their number; if there are several, it is one that adds to existing gradients.
-    """
+    """One optimizer step of masked language modelling over the cell's texts, 32 if it names none: all micro-batches,
+    forward and backward, and AdamW once. Micro-batches are alike, so one is timed and multiplied by their number; if
+    there are several, it is one that adds to existing gradients."""
 
     def __init__(self, contender: Contender, cell: Cell) -> None:
         family, engine, own = contender

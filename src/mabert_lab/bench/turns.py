@@ -60,12 +60,9 @@ def take_turns(
     protocol: Protocol,
     failed: Callable[[str, CellError, list[Sample]], None],
 ) -> dict[str, list[Sample]]:
-    """Samples the sides in turns.
-
-    Each side's samples are spread evenly over the whole, and the side whose next sample is due first runs next. So a
-    time in which the machine is slower affects the samples of all sides, few or many. `failed` gets name, error and
-    samples of a side that raises CellError; returned are the samples of the others.
-    """
+    """Samples the sides in turns: their samples are spread evenly over the whole, and the side whose next is due first
+    runs next. So a time in which the machine is slower affects the samples of all sides, few or many. `failed` gets
+    name, error and samples of a side that raises CellError; returned are the samples of the others."""
     samples: dict[str, list[Sample]] = {side: [] for side in sides}
     while waiting := {side: protocol.place(taken) for side, taken in samples.items() if protocol.part(taken) < 1}:
         side = min(waiting, key=waiting.__getitem__)

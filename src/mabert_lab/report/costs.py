@@ -277,11 +277,9 @@ def _times(ratio: float) -> str:
 def _parted(
     found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int
 ) -> tuple[int, tuple[str, str] | None]:
-    """Decides whether a ratio is as large as claimed; returns the sign, and what a decision would need.
-
-    A time decides if its bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that
-    refutes a claim is corrected for the number of comparisons.
-    """
+    """Returns whether a ratio is as large as claimed, as a sign, and what a decision would need. A time decides if its
+    bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that refutes a claim is
+    corrected for the number of comparisons."""
     low, high = span
     memory, substantial, factor = rule["measure"] == "memory", rule.get("substantial", False), rule.get("factor")
     if substantial:

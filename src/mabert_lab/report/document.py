@@ -53,9 +53,8 @@ class Page:
 
 
 def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
-    """Makes a page from a Markdown template, which places a figure by ``figure(name, svg, description)``. Text among
-    its variables (`context`) is put on one line, and HTML is escaped; `folder` is that of the figures' files, relative
-    to the page."""
+    """Makes a page from a Markdown template, which places a figure by ``figure(name, svg, description)``. Its variables
+    (`context`) are escaped text on one line; `folder` is that of the figures' files, relative to the page."""
     drawn: dict[str, str] = {}
 
     def figure(name: str, svg: str | None, description: str) -> Markup:

@@ -108,10 +108,8 @@ class Results:
 
     @cached_property
     def tables(self) -> dict[Condition, dict[str, pd.DataFrame]]:
-        """Rows by condition and measure, indexed by model and length in the order of the tables.
-
-        The paper's settings come first, GPU before CPU; combinations without rows are left out.
-        """
+        """Rows by condition and measure, indexed by model and length in the order of the tables. The paper's settings
+        come first, GPU before CPU."""
         order = {"profile": PROFILES, "device": ("cuda", "cpu"), "measure": MEASURES, "model": NAMES}
         keys = ["profile", "device", "dtype", "machine", "measure", "model", "length"]
         rows = self.rows.sort_values(
@@ -125,8 +123,7 @@ class Results:
 
 
 def read_results(content: Mapping[str, Any], file: str) -> Results:
-    """Checks a file's measurements. KeyError if a field is missing; ValueError for no rows, a trial, or unknown
-    names."""
+    """Checks the rows of a file. KeyError if a field is missing; ValueError for no rows, a trial, or unknown names."""
     if content["quick"]:
         raise ValueError("a quick trial run, whose numbers say nothing; measure without --quick")
     if not content["rows"]:
@@ -140,12 +137,9 @@ def read_results(content: Mapping[str, Any], file: str) -> Results:
 
 
 def merged(files: Iterable[Results]) -> Results:
-    """Merges the rows of several files; different machines or versions of torch stay apart as separate conditions.
-
-    Of duplicate rows, the one measured beside more models stays, then the later one. So a model measured again alone
-    does not break up a comparison whose sides took turns. Rows with MaBERT's time in the same turns win over others; of
-    two, the later stays.
-    """
+    """Merges the rows of several files; different machines or versions of torch stay apart as separate conditions. Of
+    duplicate rows, the one measured beside more models stays, then the later one, so that a model measured again alone
+    does not break up a comparison whose sides took turns. Rows with MaBERT's time in the same turns win over others."""
     read = sorted(files, key=lambda file: file.sources[0].date)
     rows = pd.concat([file.rows for file in read if len(file.rows)], ignore_index=True)
     for (_, _, device, _), own in rows.groupby(_CONDITION, sort=False):
@@ -211,12 +205,9 @@ class Span(NamedTuple):
 
 
 def spans(rows: pd.DataFrame, length: int, models: Iterable[str], start: int | None = None) -> dict[str, Span]:
-    """Returns the costs of models at a length, or their growth from a shorter one (`start`), of those for which it is
-    known, from the rows of one table.
-
-    A model that took turns only with MaBERT is scaled by MaBERT's own median over its median in those turns, so that a
-    slower time of the machine does not count against any. What shrinks has grown by 0.
-    """
+    """Returns the known costs of models at a length, or their growth from a shorter one (`start`), from the rows of one
+    table. A model that took turns only with MaBERT is scaled by MaBERT's own median over its median in those turns, so
+    that a slower time of the machine does not count against any. What shrinks has grown by 0."""
     found = {model: _span(rows, length, model) for model in models if (model, length) in rows.index}
     if start is not None:
         first = {model: span for model, span in spans(rows, start, found).items() if not math.isnan(span.middle)}

@@ -58,19 +58,10 @@ def drift(
     unfinished: Path | None = None,
 ) -> dict[str, Any]:
     """Measures the drift of texts, the token ids of each with [CLS] and [SEP], under padding to so many positions, in
-    every regime, on the model's device.
-
-    The trained weights run in their own direction and convolution mode; random weights of the same sizes run in all, if
-    asked for, which takes six times as long. The file `unfinished`, see `unfinished_file`, keeps each row once it is
-    measured, and gives those of a call that was stopped.
-
-    Returns:
-        ``kind``, ``environment``, ``config``, number of ``texts``, ``lengths``, and ``rows``: the fields of `Regime`,
-        and under ``cls`` and ``mean`` the mean cosine distance at each length.
-
-    Raises:
-        ValueError: There are no texts.
-    """
+    every regime, on the model's device. The trained weights run in their own direction and convolution mode; random
+    weights of the same sizes run in all, if asked for, which takes six times as long. The file `unfinished`, see
+    `unfinished_file`, keeps each row once it is measured, and gives those of a call that was stopped. The ``rows`` of
+    the result have the fields of `Regime`, and under ``cls`` and ``mean`` the mean cosine distance at each length."""
     if not texts:
         raise ValueError("there are no texts to pad")
     if unfinished:
@@ -165,10 +156,8 @@ def _vectors(model: MaBertModel, ids: Tensor, mask: Tensor | None) -> dict[str, 
 
 
 def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Returns 1 - cos of each pair of rows, float64 ``(rows,)``, as half the squared distance of the unit vectors.
-
-    Computing 1 - cos directly loses everything below 1e-16, which shows as noise between equal vectors.
-    """
+    """Returns 1 - cos of each pair of rows, float64 ``(rows,)``, as half the squared distance of the unit vectors:
+    computed directly it loses everything below 1e-16, which shows as noise between equal vectors."""
     units = [nn.functional.normalize(x.double(), dim=-1) for x in (a, b)]
     return (units[0] - units[1]).square().sum(dim=-1) / 2
 

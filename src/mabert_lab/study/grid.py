@@ -158,9 +158,8 @@ def load_study(name: str | Path) -> Study:
 
 
 def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
-    """Reads one of the `SCALES` or `CONVERT_SCALES`, or a YAML file, with overrides such as
-    `pretrain.training.steps=100` or `seeds=[0,1]`. FileNotFoundError if there is none; ValueError for an unknown field
-    or a value of the wrong type."""
+    """Reads one of the `SCALES` or `CONVERT_SCALES`, or a YAML file, with overrides such as `seeds=[0,1]`.
+    FileNotFoundError if there is none; ValueError for an unknown field or a value of the wrong type."""
     return check(Scale, with_overrides(read_yaml(find_scale(name)), overrides))
 
 
@@ -181,9 +180,8 @@ def check_conversion(fields: dict[str, Any] | None, where: str) -> None:
 
 
 def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
-    """Refuses fine-tuning overrides for the whole scale (see `load_scale`) that have no effect because every task or
-    arm sets its own; the message says where to set the field instead. Warns of tasks that keep their own if others do
-    not."""
+    """Refuses overrides of the whole scale's fine-tuning that every task or arm would override in turn; the message
+    says where to set the field. Warns of tasks that keep their own if others do not."""
     given = with_overrides({}, overrides).get("finetune")
     for name in given if isinstance(given, dict) else ():
         keep = [task for task, about in scale.tasks.items() if name in about.finetune]

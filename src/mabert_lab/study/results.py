@@ -36,15 +36,10 @@ def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> None:
 
 
 def gathered(plan: Plan, root: Path, states: dict[str, Status]) -> dict[str, Any]:
-    """Collects the results of a plan, with what is missing and what failed.
-
-    Returns:
-        ``kind``, ``version``, ``study``, ``title``, ``label``, ``note``, ``reference``, ``learnt_below``, ``scale``,
-        ``environment`` of what ended last, ``environments`` of all, ``settings``, ``columns`` and ``rows``. Each row is
-        an ``arm`` at a ``budget`` with its ``pretraining``, the ``scores`` of finished seeds by column, metric and
-        seed, and the ``rates`` that fine-tuning chose by column. If arms are conversions, `settings` has the
-        ``conversion``, ``pretraining`` describes it, and ``scores`` are by conversion.
-    """
+    """Collects a plan's results, with what is missing and what failed, in the form that `mabert report` reads. Each of
+    the ``rows`` is an ``arm`` at a ``budget`` with its ``pretraining``, the ``scores`` of finished seeds by column,
+    metric and seed, and the ``rates`` that fine-tuning chose. If arms are conversions, `settings` has the
+    ``conversion``, ``pretraining`` describes it, and ``scores`` are by conversion."""
     environments = where_run(plan, root)
     columns = [column for name, task in plan.tasks.items() for column in task.columns(tuning(plan, name)["epochs"])]
     by_arm = itertools.groupby(plan.rows, key=lambda row: (row.arm, row.budget))  # a row, or one for each conversion
