@@ -32,7 +32,7 @@ from mabert_lab.report.efficiency import (
     ratio,
     spans,
 )
-from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Needs, Verdict, verdict_on
 from mabert_lab.report.studies import LEVEL
 
 GROUPS: dict[str, Sequence[str]] = {
@@ -126,8 +126,7 @@ def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.Dat
 
 
 def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Tabulates ratios by length: to the paper's mean, to parts of it, and to the lowest rival, each above the
-    paper's."""
+    """Tabulates ratios by length, to the paper's mean, parts of it and the lowest rival, each above the paper's own."""
     lengths, (printed,) = sorted(rows["length"].unique()), papers_results().tables.values()
     body = []
     for group, rivals in GROUPS.items():
@@ -258,25 +257,23 @@ def _held(
             if at is not None and not spans(rows, at, [each]):
                 out_of_memory = rows["status"].get((each, at)) == "out of memory"
                 lacking.append(("more memory for" if out_of_memory else "a number of", f"{NAMES[each]} at {at:,}"))
-        return Comparison(who, None, needs=tuple(lacking))
+        return Comparison(who, None, needs=lacking)
     value = "" if found.value is None else f" {_times(found.value)}" if found.at_least is None else " at least"
     low, high = map(_times, found.span)
     spread = "" if low == high else f" [{low}, {high}]"
     at = f" at {length:,} tokens" if len(rule["at"]) > 1 else ""
     calls = "" if found.calls is None else f", {found.calls} calls or more"
-    sign, need = _parted(found, found.span, rule, of)
+    sign, needs = _parted(found, found.span, rule, of)
     outcome = ("undecided", "as claimed", "the other way")[sign]
     numbers = f"{who}{value}{spread} times {NAMES[model]}{at}{calls}"
-    return Comparison("", sign, outcome, numbers, found.span[0], (need,) if need else ())
+    return Comparison("", sign, outcome, numbers, found.span[0], needs)
 
 
 def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if math.isfinite(ratio) else "\u221e"
 
 
-def _parted(
-    found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int
-) -> tuple[int, tuple[str, str] | None]:
+def _parted(found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int) -> tuple[int, Needs]:
     """Returns whether a ratio is as large as claimed, as a sign, and what a decision would need. A time decides if its
     bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that refutes a claim is
     corrected for the number of comparisons."""
@@ -289,18 +286,18 @@ def _parted(
     else:
         is_above, is_below = low > 1, high < 1
     if memory and found.share < ALIKE:
-        return 0, ("lengths", f"over which memory grows by {ALIKE:.0%} or more")
+        return 0, [("lengths", f"over which memory grows by {ALIKE:.0%} or more")]
     if memory and not substantial and abs(low - 1) < ALIKE:
-        return 0, ("nothing", f"they differ by less than {ALIKE:.0%}")
+        return 0, [("nothing", f"they differ by less than {ALIKE:.0%}")]
     if not is_above and not is_below:
         word = ("the paper's definition", 'how much is "substantially"')
-        return 0, word if memory else ("timings", "more, or steadier ones")
+        return 0, [word if memory else ("timings", "more, or steadier ones")]
     chance = found.chance * (of if is_below else 1)
     if chance < 1 - LEVEL and (found.calls is None or found.calls >= LEAST_CALLS):
-        return (1 if is_above else -1), None
+        return (1 if is_above else -1), []
     few, many = least_calls(of)
     each = f"{few} of each model or more" if few == many else f"{few} of one model and {many} of the other, or more"
-    return 0, ("calls", each)
+    return 0, [("calls", each)]
 
 
 def least_calls(comparisons: int = 1) -> tuple[int, int]:

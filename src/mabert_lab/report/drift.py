@@ -100,20 +100,10 @@ def as_distance(value: float) -> str:
 
 
 STRONGLY, HARDLY = 0.1, 0.5
-"""Shares of the drift without masks. Masks suppress drift strongly if at most the first is left, and do not if more
-than the second is."""
+"""Masks suppress drift strongly if at most the first share of it is left, and do not if more than the second is."""
 
 LEAST = 16
 """Minimum texts for a decision."""
-
-
-_COMPARED = {
-    "moves": ("none",),
-    "grows": ("none",),
-    "suppressed": ("none", "pre+post"),
-    "ordered": ("pre", "post", "pre+post"),
-}
-"""Maskings that each rule of `claims.yaml` compares."""
 
 Curves = Mapping[str, Mapping[str, Any]]
 """Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
@@ -129,14 +119,14 @@ def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
             papers = where == ("forward", *SITUATIONS[0])
             place = f"{scan} scan, padding {side}, attention {attention}" + ", the paper's setting" * papers
             place += f", {name}" if len(drifts) > 1 else ""
-            compared = _compared(claim.rule["rule"], {row["masking"]: row for row in rows}, result["texts"])
+            compared = _compared(claim.rule, {row["masking"]: row for row in rows}, result["texts"])
             group = "the paper's setting" if papers else f"attention {attention}"
             yield replace(verdict_on(claim, place, compared), group=group)
 
 
-def _compared(rule: str, curves: Curves, texts: int) -> list[Comparison]:
+def _compared(claimed: Mapping[str, Any], curves: Curves, texts: int) -> list[Comparison]:
     """Compares the curves of one situation by a claim's rule; too few texts decide nothing."""
-    maskings = _COMPARED[rule]
+    rule, maskings = claimed["rule"], claimed["maskings"]
     if not set(maskings) <= curves.keys():
         return [Comparison("", None, needs=(("curves of", ", ".join(maskings)),))]
     if rule == "grows":
@@ -181,8 +171,7 @@ def _grows(curves: Mapping[str, Sequence[float]]) -> list[Comparison]:
 
 
 def farthest_chart(drifts: Drifts) -> str:
-    """Draws the largest distance of any vector for trained weights: a panel for attention masked and one for not, a
-    line for each model and side of the padding, a mark for each masking."""
+    """Draws the largest distance of any vector for trained weights, by masking, with attention masked and not."""
     rows = []
     for name, (_, result) in zip(names_of(drifts), drifts, strict=True):
         about = f"{name}, up to {max(result['lengths']):,} positions"

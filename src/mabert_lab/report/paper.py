@@ -96,6 +96,10 @@ class Claim:
     rule: Mapping[str, Any]  # fields by which it is judged, as explained in `claims.yaml`
 
 
+Needs = Sequence[tuple[str, str]]
+"""What a decision would need: pairs of a kind of thing and which one."""
+
+
 class Comparison(NamedTuple):
     """One statement of a claim, and the measurement of it."""
 
@@ -104,7 +108,7 @@ class Comparison(NamedTuple):
     outcome: str = ""  # the sign in a word or two
     numbers: str = ""
     value: float = math.inf  # number by which the weakest of several is found
-    needs: tuple[tuple[str, str], ...] = ()  # what a decision would need: pairs of a kind of thing and which one
+    needs: Needs = ()
     unlearnt: tuple[tuple[str, str], ...] = ()  # models of it that hardly learnt: pairs of the name and how that shows
 
 

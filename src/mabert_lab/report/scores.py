@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from mabert_lab.report import paper
 from mabert_lab.report.charts import INK, LOOKS, line_chart, over_steps, panels, svg, with_grid
 from mabert_lab.report.document import FLAG, MISSING, table, with_best, written
-from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
+from mabert_lab.report.paper import Claim, Comparison, Needs, Verdict, verdict_on
 from mabert_lab.report.studies import (
     LEAST_PAIRS,
     LEVEL,
@@ -276,17 +276,15 @@ HARDLY = "with a model that hardly learnt"
 
 
 def of_studies(claim: Claim, studies: Sequence[Study]) -> Iterator[Verdict]:
-    """Yields a verdict for each study of the claim's question and each variant of its arms, over all budgets that the
-    claim names, or for each budget if it names none."""
+    """Yields a verdict per study and variant, over all budgets that the claim names, or for each if it names none."""
     rule = claim.rule
     # Of how many comparisons the majority decides: two arms on each task, or one arm's average over each other's.
     together = len(rule.get("tasks") or rule["second"]) if rule.get("most") else 1
     own = [study for study in studies if study.question in rule["asks"]]
     for study in own:
         title = f"{study.title}, " if len(own) > 1 else ""
-        if rule.get("form") in ("rising", "steady"):
-            compared = _rising(claim, study) if rule["form"] == "rising" else _steady(claim, study)
-            yield verdict_on(claim, f"{title}at {study.size(rule.get('budgets', ()))}", compared)
+        if over_budgets := {"rising": _rising, "steady": _steady}.get(rule.get("form", "")):
+            yield verdict_on(claim, f"{title}at {study.size(rule.get('budgets', ()))}", over_budgets(claim, study))
             continue
         for budgets, variant in _places(claim, study):
             gaps = [gap for budget in budgets for gap in _pairs(claim, study, budget, variant)]
@@ -315,7 +313,7 @@ class _Gap(NamedTuple):
     name: str
     gaps: pd.Series
     columns: Sequence[str]
-    lacking: list[tuple[str, str]]
+    lacking: Needs
     arms: Sequence[Arm]
 
 
@@ -344,21 +342,14 @@ def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> Iterator[
             yield _on(study, on, f"{name}{at} on ", ours.scores - theirs.scores, lacking, both)
 
 
-def _on(
-    study: Study,
-    tasks: Sequence[str],
-    name: str,
-    found: pd.DataFrame,
-    lacking: list[tuple[str, str]],
-    arms: Sequence[Arm],
-) -> _Gap:
+def _on(study: Study, tasks: Sequence[str], name: str, found: pd.DataFrame, lacking: Needs, arms: list[Arm]) -> _Gap:
     """Returns the gap on one of the paper's tasks, or on the first of two less that on the second, never on samples."""
     keys = {column.paper: column.key for column in study.columns if not column.sample}
     first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
     absent = [("tasks", paper.TASKS[task]["title"]) for task in tasks if task not in keys]
     used = [keys[task] for task in tasks if task in keys]
     label = name + " less that on ".join(paper.TASKS[task]["title"] for task in tasks)
-    return _Gap(label, first - second[0] if second else first, used, lacking + absent, arms)
+    return _Gap(label, first - second[0] if second else first, used, [*lacking, *absent], arms)
 
 
 def _traded(gap: _Gap, compared: Comparison) -> Comparison:
@@ -419,10 +410,10 @@ def _compared(study: Study, gaps: Sequence[_Gap], together: int = 1) -> list[Com
 def _compare(study: Study, gap: _Gap, comparisons: int, together: int) -> Comparison:
     found = difference(gap.gaps)
     if found is None:
-        return Comparison(gap.name, None, needs=tuple(gap.lacking) or (("scores", study.named(gap.columns)),))
+        return Comparison(gap.name, None, needs=gap.lacking or [("scores", study.named(gap.columns))])
     ends = "" if found.low is None else f" [{found.low:+.3f}, {found.high:+.3f}] ({found.pairs})"
     more = f"{LEAST_PAIRS} or more" if found.pairs < LEAST_PAIRS else f"more than {found.pairs}"
-    needs: list[tuple[str, str]] = [("seeds", more)]
+    needs: Needs = [("seeds", more)]
     why = _why_equal(study, gap.arms) if found.equal and len(gap.arms) == 2 else ""
     unlearnt = () if study.exact else tuple(_unlearnt(study, gap.arms, gap.columns))
     outcomes = ("not significantly different", "above", "below")
@@ -441,7 +432,7 @@ def _compare(study: Study, gap: _Gap, comparisons: int, together: int) -> Compar
         sign = 1 if found.sign(together) == 1 else min(found.sign(comparisons), 0)
         outcome = outcomes[sign]
     name = gap.name + why * (outcome == "equal in every pair")
-    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, tuple(needs), unlearnt)
+    return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, needs, unlearnt)
 
 
 def _why_equal(study: Study, arms: Sequence[Arm]) -> str:
@@ -489,8 +480,7 @@ def _unlearnt(study: Study, arms: Iterable[Arm], columns: Iterable[str]) -> Iter
 
 
 def arm_averages(study: Study) -> pd.DataFrame:
-    """Averages each arm over the tasks in `Study.averaged`; one row per arm, with the paper's average over the same
-    tasks; missing values are NaN."""
+    """Averages each arm over `Study.averaged`, a row each, with the paper's average over the same tasks or NaN."""
     wanted, rows = study.averaged, []
     papers = [each.paper for each in study.columns if each.key in wanted and each.paper in paper.TASKS]
     for arm in study.arms:

@@ -16,25 +16,23 @@ from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
 
 
 def judged(every: Iterable[Found]) -> dict[str, pd.DataFrame]:
-    """Returns all verdicts by folder, one per row, with what tables tell of it."""
-    return {found.folder: _judged(found) for found in every}
-
-
-def _judged(found: Found) -> pd.DataFrame:
-    """Adds to the fields of `Verdict`: ``short``, the place, with a letter for the machine if there are several;
-    ``marked``, that and the models that hardly learnt there; ``weakest``, the numbers of the weakest comparison, of a
-    claim on most comparisons also how many came out how; ``where``, the place, of costs with those numbers, which no
-    other table sums up."""
-    letters, rows = costs.letters(found.efficiency), []
-    for claim in CLAIMS:
-        for each in verdicts_on(claim, found.studies, found.efficiency, found.drifts):
+    """Returns all verdicts by folder, one per row: the fields of `Verdict`; ``short``, the place, with a letter for the
+    machine if there are several; ``marked``, that and the models that hardly learnt there; ``weakest``, the numbers of
+    the weakest comparison, of a claim on most comparisons also how many came out how; ``where``, the place, of costs
+    with those numbers, which no other table sums up."""
+    by_folder = {}
+    for found in every:
+        letters, rows = costs.letters(found.efficiency), []
+        measured = (found.studies, found.efficiency, found.drifts)
+        for each in chain.from_iterable(verdicts_on(claim, *measured) for claim in CLAIMS):
             head, _, machine = each.place.partition(" on ")
             short = f"{head} on {letters[machine]}" if machine in letters else each.place
-            weakest = each.numbers if claim.rule.get("most") else each.numbers.rpartition("; weakest ")[-1]
+            weakest = each.numbers if each.claim.rule.get("most") else each.numbers.rpartition("; weakest ")[-1]
             marked = f"{short}; {each.mark}" if each.mark else short
-            where = f"{short}: {weakest}" if each.numbers and claim.kind == "costs" else short
+            where = f"{short}: {weakest}" if each.numbers and each.claim.kind == "costs" else short
             rows.append({**vars(each), "short": short, "marked": marked, "weakest": weakest, "where": where})
-    return pd.DataFrame(rows)
+        by_folder[found.folder] = pd.DataFrame(rows)
+    return by_folder
 
 
 def verdicts_on(

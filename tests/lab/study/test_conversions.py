@@ -17,6 +17,7 @@ from mabert import MaBertModel
 from mabert.train.folder import RunFolder
 from mabert_lab.cli import main
 from mabert_lab.report.found import find
+from mabert_lab.report.verdicts import judged
 from mabert_lab.report.whole import report
 from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import BLOCK
@@ -290,6 +291,7 @@ def test_a_conversion_killed_at_any_point_ends_with_the_same_weights_and_the_stu
     (kept,), (made,) = (row["pretraining"]["conversions"] for row in result["rows"])
     assert (kept["pattern"], kept["cosine"], made["pattern"]) == ("TTT", None, "MTM")
     assert -1 <= made["floor"] <= 1
-    page = report(find([root])).text
+    found = find([root])
+    page = report(found, judged(found)).text
     assert "2 of 2 models are converted: each arm under 1 seed from" in page
     assert "Mean ± sample standard deviation over conversions" in page
