@@ -142,8 +142,7 @@ RARE = 0.05
 
 
 def definition_in(sentence: str) -> str | None:
-    """Returns what a sentence says that something is, without words of the thing's name and their forms; None if it
-    defines nothing, or too briefly."""
+    """Returns what a sentence says that something is, without words of its name; None if it defines nothing."""
     found = _DEFINITION.match(sentence)
     if found is None:
         return None
@@ -153,8 +152,7 @@ def definition_in(sentence: str) -> str | None:
 
 
 def by_definition(articles: Sequence[str]) -> Search:
-    """Makes the search in which the definition in an article's first sentence, without the defined words, finds the
-    rest: who asks so knows what it is, and not its name."""
+    """Makes the search in which an article's definition, without the defined words, finds the rest."""
     split = [list(sentences_of(article)) for article in articles]
     return Search("definition", [str(definition_in(each[0])) for each in split], [" ".join(each[1:]) for each in split])
 
@@ -276,8 +274,8 @@ def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
 
 
 def places_of(scores: np.ndarray, own: Sequence[int] | None = None) -> np.ndarray:
-    """Returns the rank of each query's own text (an index; default, that of the query), from 1, (queries,), by scores,
-    (queries, texts); ties rank before it."""
+    """Returns the rank from 1, (queries,), of each query's own text by scores, (queries, texts); ties rank before
+    it."""
     queries = np.arange(len(scores))
     return (scores >= scores[queries, queries if own is None else own][:, None]).sum(1)
 

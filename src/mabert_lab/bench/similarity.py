@@ -16,8 +16,7 @@ from mabert_lab.bench.engines import split
 from mabert_lab.bench.results import measured_on, write
 
 TASKS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
-"""Labelled splits of each task that no model here was trained on; published embedders were trained on STS-B's
-`train`."""
+"""Labelled splits that no model here was trained on; published embedders were trained on STS-B's `train`."""
 
 
 def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:

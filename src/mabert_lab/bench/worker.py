@@ -46,8 +46,7 @@ ENDING = 10.0
 
 
 class CellError(Exception):
-    """A cell without a number: `out of memory`, `too slow` or `failed`, the reason in one line, and the lower bound of
-    the time of a call that took too long."""
+    """A cell without a number: status, reason in one line, and the lower bound of a call that took too long."""
 
     def __init__(self, status: str, reason: str, seconds: float | None = None) -> None:
         super().__init__(f"{status}: {reason}")
@@ -63,8 +62,7 @@ class Worker:
         self._pipe: Connection | None = None
 
     def ask(self, question: str, *arguments: Any, limit: float = START) -> Any:
-        """Calls a method of `Answers` in the process; starts the process if there is none. CellError is ``too slow``
-        after `limit` seconds, which ends the process, or the error in it."""
+        """Calls a method of `Answers` in the process, begun if need be; CellError for its error or after `limit` s."""
         pipe = self._pipe or self._start()
         try:
             pipe.send((question, arguments))
@@ -193,8 +191,7 @@ class Answers:
         limit_memory(allowed)
 
     def memory(self) -> dict[str, int | None]:
-        """Returns bytes: torch's `peak` with weights, `weights`, and `resident`, the growth of the process in a forward
-        pass, or None if unknown."""
+        """Returns bytes: torch's `peak`, `weights`, and `resident`, the process's growth in a pass, or None."""
         peak, grown = self.task.peak(), None
         if self.task.device == "cpu" and forget_peak():
             before = field_of(STATUS, "VmRSS")

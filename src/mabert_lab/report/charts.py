@@ -35,8 +35,7 @@ LOOKS = {
     "modernbert": ("#0072b2", "X"),
     "mabert": ("#d55e00", "o"),
 }
-"""Colour and marker of each model: Okabe and Ito's colours, which colour-blind readers can distinguish, without the
-yellow, invisible on white."""
+"""Colour and marker of each model: Okabe and Ito's colours for the colour-blind, but the yellow, invisible on white."""
 
 
 def line_chart(

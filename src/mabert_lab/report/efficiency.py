@@ -223,10 +223,7 @@ def _span(rows: pd.DataFrame, length: int, model: str) -> Span:
         slow = math.nan if row["measure"] == "memory" else 1000 * row["at_least"]
         return Span(slow, math.nan, math.inf, math.nan, beside, math.nan)
     scale = _first(ours / row["anchor_ms"], 1.0)
-    low, high = (
-        _first(row[f"{bound}_ms"], row[f"{call}_ms"], value)
-        for bound, call in (("low", "fastest"), ("high", "slowest"))
-    )
+    low, high = _first(row["low_ms"], row["fastest_ms"], value), _first(row["high_ms"], row["slowest_ms"], value)
     return Span(low * scale, value * scale, high * scale, row["samples"], beside, value * scale)
 
 

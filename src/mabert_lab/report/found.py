@@ -35,19 +35,10 @@ class Found:
 
 
 def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
-    """Finds and reads all results that can be reported, those of each folder apart.
-
-    A file given by name must be complete. A file in a folder that is incomplete or from a trial run goes to `left_out`.
-
-    Args:
-        paths: JSON files, and folders to search; JSON of other kinds is ignored. Files given by name count as one
-            folder.
-        apart: Whether to keep folders apart, instead of reading everything as if it were in one.
-
-    Raises:
-        FileNotFoundError: A path is missing.
-        ValueError: A file given by name is not JSON or is incomplete, or there is nothing to show.
-    """
+    """Finds and reads all results that can be reported: JSON files, which count as one folder, and those in folders,
+    each apart unless told otherwise (`apart`). A file given by name must be complete; one in a folder that is
+    incomplete or from a trial run goes to `left_out`, and JSON of other kinds is ignored. FileNotFoundError if a path
+    is missing; ValueError if a file given by name is not JSON or incomplete, or there is nothing to show."""
     asked = [Path(path) for path in paths]
     held: dict[str, dict[str, list[tuple[Path, Any]]]] = {}
     left_out: dict[str, list[str]] = defaultdict(list)

@@ -44,17 +44,10 @@ def absent(every: Sequence[Found]) -> list[paper.Table]:
 
 
 def write_report(every: Sequence[Found], output: Path) -> list[Path]:
-    """Writes the page as HTML, without its folded parts as Markdown, the Markdown's figures, and all numbers as CSV;
-    returns the files, the page first.
-
-    Args:
-        every: As from `find`.
-        output: The page, ``NAME.html``; ``NAME.md`` and the folder ``NAME`` are written beside it. Files of an earlier
-            report that this one does not write are removed from the folder.
-
-    Raises:
-        ValueError: The output is not an ``.html`` file, or would overwrite a file that no earlier report wrote.
-    """
+    """Writes the page of what `find` found as HTML, ``NAME.html``, and beside it ``NAME.md`` without its folded parts,
+    and in the folder ``NAME`` the Markdown's figures and all numbers as CSV; returns the files, the page first. Files
+    of an earlier report that this one does not write are removed from the folder. ValueError if the output is no
+    ``.html`` file, or would overwrite what no earlier report wrote."""
     from mabert.files.writing import write_text
 
     if output.suffix != ".html":

@@ -195,8 +195,7 @@ def check_reach(study: Study, scale: Scale, overrides: list[str]) -> None:
 
 
 def label_of(study: str | Path) -> str:
-    """Returns a study's name in tables and files; the user's own file's is followed by a few digits of a hash of what
-    is compared, which the fields in `WORDS` do not change."""
+    """Returns a study's name in tables and files; the user's own has digits of a hash of all but the `WORDS`."""
     path = find(study, "studies", PACKAGED)
     if path != Path(study):
         return str(study)

@@ -142,8 +142,6 @@ def record_failure(files: CellFiles, reason: str) -> None:
 
 def stop_with(parent: Any) -> None:
     """Interrupts this process when its parent ends."""
-    if parent is None:
-        return
 
     def watch() -> None:
         parent.join()
