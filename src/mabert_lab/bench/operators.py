@@ -40,9 +40,6 @@ SAMPLE = 0.01
 WRONG = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 """Differences of results in a dtype from the reference, in shares of its largest number, that refuse a timing."""
 
-SLOW_RIVALS = ((torch.float32, 16), (torch.float32, 512))
-"""Dtypes and steps at which the scan's slow rivals run too, on a CPU."""
-
 Call = Callable[..., Tensor]
 
 
@@ -247,7 +244,7 @@ def _sides(operator: str, dtype: torch.dtype, length: int, device: str) -> dict[
     sides: dict[str, Call] = {"mabert": selective_scan}
     if device == "cuda":  # what mamba-ssm's usual installation lacks
         return sides | ({"mamba-ssm": _mamba_ssm_scan} if find_spec("selective_scan_cuda") else {})
-    if (dtype, length) in SLOW_RIVALS:
+    if dtype == torch.float32 and length in (16, 512):  # they are slow
         sides |= {"transformers": _transformers_scan, "mamba.py": _mambapy_scan}
     return sides
 

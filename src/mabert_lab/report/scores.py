@@ -104,7 +104,7 @@ def difference_table(study: Study) -> pd.DataFrame:
     compared = study.label_of(study.reference)
 
     def cells(arm: Arm) -> dict[str, str] | None:
-        reference = study.reference_of(arm)
+        reference = study.arm(study.reference, arm.budget, study.variant(arm))
         if reference is None or reference is arm:
             return None
         gaps = arm.scores - reference.scores

