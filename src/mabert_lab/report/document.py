@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import chain, count, pairwise, product
+from itertools import chain, count, cycle, pairwise, product
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -133,18 +133,15 @@ def _finished(context: EvalContext, value: object) -> object:
 def _rendered(text: str, figures: Mapping[str, str]) -> Markup:
     """Renders Markdown as HTML; a section has an id, a cell its column's heading, which a phone shows beside it."""
     tokens = _MARKDOWN.parse(text)
-    heads: list[str] = []
-    place = 0
     for token, content in pairwise(tokens):
         if token.type == "thead_open":
-            heads = []
+            heads: list[str] = []
         elif token.type == "th_open":
             heads.append(content.content)
-        elif token.type == "tr_open":
-            place = 0
+        elif token.type == "tbody_open":
+            labels = cycle(heads)
         elif token.type == "td_open":
-            token.attrSet("data-label", heads[place])
-            place += 1
+            token.attrSet("data-label", next(labels))
         elif token.type == "heading_open" and token.tag == "h2":
             token.attrSet("id", _anchor(content.content))
     return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {"figures": figures}))

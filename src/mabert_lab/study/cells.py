@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from mabert.files.reading import key_of, read_json, read_json_if_there, to_json
+from mabert.files.reading import key_of, read_json_if_there, to_json
 from mabert.files.writing import locked
 from mabert.train.folder import REQUEST, RESULT
 
@@ -82,9 +82,8 @@ class CellFiles:
 
     def why_failed(self) -> str | None:
         """Returns the reason of the last failure in one line; None if there was none."""
-        with contextlib.suppress(FileNotFoundError):  # a retry removes it
-            return read_json(self.failure)["reason"]
-        return None
+        found = read_json_if_there(self.failure)
+        return None if found is None else found["reason"]
 
     def failure_mark(self) -> tuple[int, int] | None:
         """Returns an identifier of the recorded failure, by the file server's clock alone; None if there is none."""

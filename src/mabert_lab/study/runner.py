@@ -157,13 +157,11 @@ def is_running(files: CellFiles) -> bool:
     """Checks whether a process runs the cell."""
     if not files.lock.exists():
         return False
-    lock = files.claim()
     try:
-        lock.acquire(timeout=0)
+        with files.claim().acquire(timeout=0):
+            return False
     except Timeout:
         return True
-    lock.release()
-    return False
 
 
 def stop(process: Any) -> None:
