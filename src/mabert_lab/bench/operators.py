@@ -258,8 +258,7 @@ def _agreement(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[str, f
 
 
 def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str, str], Callable[[], object]]:
-    """Returns the timed calls by side and task; mamba-ssm's inputs lie in memory as it takes them, so that it copies
-    nothing."""
+    """Returns the timed calls by side and task; mamba-ssm's inputs lie as it takes them, so that it copies nothing."""
     as_taken = _of_steps(inputs, lambda x: x.mT.contiguous().mT) if "mamba-ssm" in sides else {}
     return {
         (side, task): task_of(function, as_taken if side == "mamba-ssm" else inputs, task)

@@ -274,8 +274,7 @@ def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
 
 
 def places_of(scores: np.ndarray, own: Sequence[int] | None = None) -> np.ndarray:
-    """Returns the rank from 1, (queries,), of each query's own text by scores, (queries, texts); ties rank before
-    it."""
+    """Returns the rank, from 1, of each query's own text by scores, (queries, texts); ties rank before it."""
     queries = np.arange(len(scores))
     return (scores >= scores[queries, queries if own is None else own][:, None]).sum(1)
 

@@ -43,7 +43,7 @@ class Difference(NamedTuple):
         return self.mean == 0 and self.low in (None, 0) and self.high in (None, 0)
 
     def sign(self, comparisons: int = 1) -> int:
-        """Returns 1 if above, -1 if below, 0 if undecided at the level over the comparisons (Bonferroni)."""
+        """Returns 1 if above, -1 if below, 0 if undecided; the number of comparisons divides the level (Bonferroni)."""
         if self.p_value is None or self.pairs < LEAST_PAIRS or self.p_value > (1 - LEVEL) / comparisons:
             return 0
         return 1 if self.mean > 0 else -1

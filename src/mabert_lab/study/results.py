@@ -150,7 +150,7 @@ def started(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dic
 
 
 def converted(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a conversion's schedule and its agreement with the teacher, None for the teacher itself."""
+    """Returns a conversion's schedule, and the cosine to the teacher of it and of a constant (the floor), or None."""
     bands = result["outcome"].get("agreement", {"bands": {}})["bands"].values()
     texts = sum(band["texts"] for band in bands)
     sums = [sum(band["texts"] * band[side]["cosine"] for band in bands) for side in ("student", "floor")]
