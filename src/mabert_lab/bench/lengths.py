@@ -144,7 +144,6 @@ def row_of(name: str, key: str, side: Side, lengths: Sequence[int], row: Measure
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Prints a table of the sides by batch."""
     title = f"texts of uneven length, {result['dtype']}, {place_of(result)}"
     caption = "tokens: padding included; tokens/s: without it; gain: speed of the unpadded run in this one's"
     lines = []

@@ -93,7 +93,6 @@ def best_passage(model: TextModel, context: bool) -> Ranker:
 
 
 def tf_idf(texts: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
-    """Ranks by the cosine similarity of TF-IDF vectors."""
     vectorizer = TfidfVectorizer(sublinear_tf=True)
     index = vectorizer.fit_transform(texts)
     return lambda queries: (vectorizer.transform(queries) @ index.T).toarray()

@@ -97,7 +97,6 @@ def own_search(path: str) -> Search:
 
 
 def sentences_of(article: str) -> Iterator[str]:
-    """Yields the sentences of an article, in order."""
     return (sentence for line in article.split("\n") for sentence in split_sentences(line.strip()))
 
 

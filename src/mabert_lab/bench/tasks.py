@@ -111,7 +111,6 @@ class Forward:
         synchronise(self.device)
 
     def sample(self) -> Sample:
-        """Times all batches once."""
         seconds = timed(self.run)
         return Sample(seconds, seconds)
 
@@ -162,7 +161,6 @@ class TrainingStep:
         self.lay_out(self.micro_batch, cell.length)
 
     def lay_out(self, rows: int, length: int) -> None:
-        """Makes a micro-batch."""
         self.micro_batch = rows
         self.ids = token_ids(rows, length, self.device)
         scored = torch.rand(self.ids.shape, generator=torch.Generator().manual_seed(1)) < SCORED_SHARE

@@ -82,7 +82,6 @@ class Bounded(Spread):
 
     @classmethod
     def of(cls, seconds: list[float]) -> "Bounded":
-        """Summarises samples given in seconds."""
         low, high = bounds_of(seconds)
         return cls(**asdict(Spread.of(seconds)), low_ms=1e3 * low, high_ms=1e3 * high)
 

@@ -183,11 +183,9 @@ class Answers:
         return {name: getattr(self.task, name) for name in ("setting", "batch", "micro_batch")}
 
     def call(self) -> Sample:
-        """Runs the model once."""
         return self.task.sample()
 
     def bound(self, allowed: int | None) -> None:
-        """Limits the process to `allowed` more bytes than it has."""
         limit_memory(allowed)
 
     def memory(self) -> dict[str, int | None]:

@@ -16,7 +16,6 @@ from mabert.schema.ranges import BatchSize, Seconds, Tokens, range_of
 
 
 def add_demo(commands: Any) -> None:
-    """The tour."""
     about = "convert an encoder, search with it, and pretrain a small one, in ten to twenty minutes"
     added = command(commands, "demo", run_demo, about)
     text = "text files to use in place of installed documentation"
@@ -25,7 +24,6 @@ def add_demo(commands: Any) -> None:
 
 
 def run_demo(options: argparse.Namespace) -> None:
-    """`mabert demo`."""
     check_installed(*EXTRAS["lab"])
     load_libraries()
     from mabert_lab.demo import demo
@@ -45,7 +43,6 @@ KINDS = {
 
 
 def add_bench(commands: Any) -> None:
-    """Measurements."""
     about = "measure speed, memory and quality beside other encoders, all in one run"
     added = command(commands, "bench", run_bench, about)
     added.add_argument("what", choices=KINDS, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
@@ -96,7 +93,6 @@ def add_bench(commands: Any) -> None:
 
 
 def run_bench(options: argparse.Namespace) -> None:
-    """`mabert bench`."""
     output = Path(options.output)
     check_bench(options)
     if options.device == "cpu":  # a machine with a GPU may lack what only reports and rivals on a CPU need
@@ -229,7 +225,6 @@ def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
 
 
 def add_report(commands: Any) -> None:
-    """The report."""
     added = command(commands, "report", run_report, "compare studies and measurements with the paper, claim by claim")
     paths = "JSON results, or folders to search for them; each folder gets verdicts of its own"
     added.add_argument("paths", nargs="+", metavar="PATH", help=paths)
@@ -238,7 +233,6 @@ def add_report(commands: Any) -> None:
 
 
 def run_report(options: argparse.Namespace) -> None:
-    """`mabert report`."""
     from mabert_lab.report.found import find
     from mabert_lab.report.whole import write_report
 

@@ -25,7 +25,6 @@ KEPT = "what is finished is kept; the same command goes on"
 
 
 def add_study(commands: Any) -> None:
-    """Studies."""
     text = "run a study: drift, pattern, components, pooling, budget, baselines, or your own grid"
     studies = commands.add_parser("study", help=text, description=text).add_subparsers(required=True, metavar="STUDY")
     add_drift(studies)
@@ -39,7 +38,6 @@ def add_study(commands: Any) -> None:
 
 
 def add_drift(studies: Any) -> None:
-    """The study of padding."""
     added = command(studies, "drift", run_drift, "measure how far padding moves a text's vector under each masking")
     added.add_argument("model", help="model folder or hub name")
     source = added.add_argument_group("texts (the CoLA dev set, or your own)")
@@ -58,7 +56,6 @@ def add_drift(studies: Any) -> None:
 
 
 def add_grid_options(added: argparse.ArgumentParser) -> None:
-    """Adds the options of all grids."""
     added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the scale's")
     scale = "size: tiny, mini, small, paper or a YAML file; with --from, convert-tiny or convert [tiny; convert]"
     added.add_argument("--scale", help=scale)
@@ -168,7 +165,6 @@ def run_plan(plan: Any, root: Path) -> None:
 
 
 def run_drift(options: argparse.Namespace) -> None:
-    """`mabert study drift`."""
     check_installed(*EXTRAS["lab"])
     from mabert.files.places import find
 

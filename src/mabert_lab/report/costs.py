@@ -312,7 +312,6 @@ def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
 
 
 def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
-    """Returns the latency rows of a file."""
     rows = pd.DataFrame(content["rows"])
     return rows[rows["measure"] == "latency"].assign(title=lambda own: own["model"].map(contender_title))
 

@@ -70,7 +70,6 @@ def page(template: str, title: str, folder: str = "", **context: Any) -> Page:
 
 
 def from_template(name: str, **context: Any) -> str:
-    """Renders a template with its variables."""
     return _TEMPLATES.get_template(name).render(**context)
 
 

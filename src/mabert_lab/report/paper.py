@@ -39,8 +39,6 @@ MACHINE: str = _CONTENT["machine"]
 
 @dataclass(frozen=True)
 class Table:
-    """One table of the paper."""
-
     label: str  # in the paper's source
     title: str  # description of the numbers
     unit: str  # unit of every cell, as the paper writes it
@@ -86,8 +84,6 @@ WORDS, METHOD, LIMITS = (
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """One claim of the paper."""
-
     kind: str  # ``scores``, ``costs`` or ``drift``
     claim: str  # in our words
     source: str  # label of the paper's table, figure or section

@@ -128,8 +128,6 @@ def difference_table(study: Study) -> pd.DataFrame:
 
 
 def pretraining_table(study: Study) -> pd.DataFrame:
-    """Makes a table of each arm's pretraining."""
-
     def cells(arm: Arm) -> dict[str, str]:
         outcome = arm.pretraining
         return {
@@ -153,8 +151,6 @@ def pretraining_table(study: Study) -> pd.DataFrame:
 
 
 def conversion_table(study: Study) -> pd.DataFrame:
-    """Makes a table of each arm's conversions."""
-
     def cells(arm: Arm) -> dict[str, str]:
         made = pd.DataFrame(arm.pretraining.get("conversions") or [{}])
         done = made.reindex(columns=["pattern", "cosine", "floor", "seconds"]).dropna(subset="pattern")
@@ -176,7 +172,6 @@ def conversion_table(study: Study) -> pd.DataFrame:
 
 
 def task_table(study: Study) -> pd.DataFrame:
-    """Makes a table of the tasks: rows, epochs and source."""
     rows = [
         (each.heading, *(written(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
         for each in study.columns

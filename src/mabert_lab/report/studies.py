@@ -134,7 +134,6 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The name with its metric."""
         return f"{self.name} ({METRICS.get(self.metric, self.metric)})"
 
 
@@ -225,7 +224,6 @@ class Study:
         return both or [column.key for column in self.scored]
 
     def arm(self, name: str, budget: float, variant: str = "") -> Arm | None:
-        """Returns an arm by its name and budget, or its variant."""
         name = f"{name}, {variant}" if variant else name
         return next((arm for arm in self.arms if arm.name == name and arm.budget == budget), None)
 

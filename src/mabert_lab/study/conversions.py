@@ -87,7 +87,6 @@ class Conversions:
         self.enough.add((recipe.length, recipe.tokens))
 
     def cell(self, title: str, recipe: ConversionRecipe) -> tuple[Cell, PreTrainedConfig]:
-        """Returns the cell of one conversion, and its model's configuration."""
         letters = recipe.pattern
         if letters == "auto":  # which layers it will choose is not known yet, but how many is
             letters = ("T" * layers_kept(self.depth)).ljust(self.depth, "M")

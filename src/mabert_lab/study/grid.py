@@ -140,12 +140,10 @@ class Scale(Checked):
                 raise ValueError(f"tokenizers: {error}") from error
 
     def pretraining(self, arm: Arm, budget: float) -> PretrainRecipe:
-        """Returns the pretraining recipe of an arm at a share of the steps."""
         content = as_mapping(check(PretrainRecipe, self.pretrain, "pretrain"))
         return check(PretrainRecipe, merged(content, nested(arm.pretrain))).at_budget(budget)
 
     def finetuning(self, arm: Arm, task: StudyTask) -> FinetuneRecipe:
-        """Returns the fine-tuning recipe of an arm on a task."""
         # One learning rate for all arms, whatever their width, unless scale, task or arm names others.
         # Curves of hundreds of short trainings are not worth their time, unless somebody asks.
         fields = {"learning_rates": [2e-5], "report_to": ["none"], **self.finetune, **task.finetune, **arm.finetune}
@@ -164,7 +162,6 @@ def load_scale(name: str | Path, overrides: list[str] | None = None) -> Scale:
 
 
 def find_scale(name: str | Path) -> Path:
-    """Returns the file of a scale."""
     return find(name, "scales", SCALES + CONVERT_SCALES)
 
 
@@ -225,7 +222,6 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def merged(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Merges changes into nested values."""
     both = dict(content)
     for name, value in changes.items():
         old = both.get(name)

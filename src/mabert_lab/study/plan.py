@@ -94,7 +94,6 @@ class Planner:
         return Plan(name, f"{scale_name}-{digits}", study, self.scale, self.tasks, rows, cells)
 
     def pretraining(self, title: str, arm: Arm, budget: float) -> tuple[Cell, PreTrainedConfig]:
-        """Returns the pretraining cell of an arm, and its model's configuration."""
         try:
             recipe = self.scale.pretraining(arm, budget)
         except ValueError as error:

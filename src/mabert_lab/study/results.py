@@ -31,7 +31,6 @@ def results_file(plan: Plan, root: Path) -> Path:
 
 
 def write_results(plan: Plan, root: Path, states: dict[str, Status]) -> None:
-    """Writes a plan's results so far to its file."""
     write_json(results_file(plan, root), gathered(plan, root, states), indent=1)
 
 
@@ -175,7 +174,6 @@ def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def pretrained(cell: Cell, root: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the outcome of a pretraining."""
     # Found by name in this folder, because the recorded path is that of the machine that ran the cell.
     tokenizer = root / TOKENIZERS / Path(result["request"]["tokenizer"]).name / "origin.json"
     origin = (read_json_if_there(tokenizer) or {}).get("tokenizer")

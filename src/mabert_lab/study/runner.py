@@ -115,7 +115,6 @@ class Runner:
             self.watch(self.states)
 
     def one(self, cell: Cell) -> None:
-        """Runs one cell to its end."""
         status, files = self.states[cell.name], CellFiles(self.root, cell.name)
         status.state, began = "running", time.monotonic()
         process = self.context.Process(
@@ -192,7 +191,6 @@ def progress(plan: Plan, root: Path, console: Console | None = None) -> Watcher:
 
 
 def show_plan(plan: Plan, root: Path, console: Console) -> None:
-    """Prints the cells of a plan and which are done."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("cell", "what"):
         table.add_column(name, overflow="fold")
