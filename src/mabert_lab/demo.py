@@ -40,9 +40,7 @@ from mabert_lab.report.document import from_template
 TEACHER = "sentence-transformers/all-MiniLM-L6-v2"
 TOKENS = 400_000
 VOCABULARY = 6000
-SHARE = 0.88
-"""Share of a short text's tokens to convert from, since a conversion holds out a tenth."""
-
+SHARE = 0.88  # share of a short text's tokens to convert from, since a conversion holds out a tenth
 EXAMPLES = {"train": 4000, "validation": 1000}
 WORD_ORDER = table_task("word-order", ("scrambled", "real"))
 PADDINGS = (1, 8, 32, 128)
@@ -71,21 +69,12 @@ def demo(
     teacher: str = TEACHER,
     tokens: int = TOKENS,
 ) -> dict[str, Any]:
-    """Runs the tour; returns the content of the page, which is also in `demo.json`.
-
-    Args:
-        output: Folder for the models and `index.html`; must be new or empty. Default, the first such of `demo-out`,
-            `demo-out-2`, `demo-out-3`, ...
-        text: Files of the user's own text; default, the documentation of Python and its packages.
-        steps: Pretraining steps; default, the recipe's.
-        teacher: The encoder to convert. If it is not available, the tour says so and only pretrains.
-        tokens: Tokens to convert it from; nearly all of a shorter text.
-
-    Raises:
-        ValueError: If the folder is not empty, or there is too little text.
-        FileNotFoundError: If a text file does not exist.
-        KeyboardInterrupt: After Ctrl-C; the folder's content is then of no use.
-    """
+    """Runs the tour into a folder, which must be new or empty (default, the first such of `demo-out`, `demo-out-2`,
+    ...), on files of the user's own `text` (default, the documentation of Python and its packages); returns the content
+    of the page, which is also in `demo.json`. `steps` are of pretraining (default, the recipe's). The `teacher` is
+    converted from so many `tokens`, nearly all of a shorter text; if it is not available, the tour says so and only
+    pretrains. ValueError if the folder is not empty or there is too little text; FileNotFoundError if a file does not
+    exist; KeyboardInterrupt after Ctrl-C, which leaves a folder of no use."""
     folder = free_folder() if output is None else Path(output)
     if in_use(folder):
         raise ValueError(f"{folder} already holds files; name another folder with -o, or remove it")
@@ -202,8 +191,7 @@ def make_examples(learnt: list[str], held_out: list[str]) -> dict[str, Any]:
 
 
 def teacher_here(name: str, texts: Iterable[str], wanted: int) -> tuple[Path, int]:
-    """Returns the teacher's folder, and the number of tokens to convert it from: those wanted, or what the texts have.
-    FileNotFoundError if the teacher is not available, ValueError if there is hardly any text."""
+    """Returns the teacher's folder and the tokens to convert from; FileNotFoundError or ValueError if too few."""
     place, there = find(name).path, 0
     tokenizer = load_tokenizer(str(place))
     for text in texts:

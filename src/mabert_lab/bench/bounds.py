@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-CHANCE = 0.005
-"""Largest chance that the bounds of two equally fast sides lie apart, the first below the second."""
+CHANCE = 0.005  # largest chance that the bounds of two equally fast sides lie apart, the first below the second
 
 
 def bounds_of(times: Sequence[float]) -> tuple[float, float]:

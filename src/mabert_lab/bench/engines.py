@@ -142,8 +142,7 @@ class Contender(NamedTuple):
 
 
 def contender(name: str) -> Contender:
-    """Resolves ``NAME`` or ``NAME:ENGINE``, where NAME is a family, a preset, a folder or a hub model. ValueError if
-    there is no such model or engine (lists the known ones), or the engine's package is missing."""
+    """Resolves ``NAME`` or ``NAME:ENGINE``, of a family, preset, folder or hub model; ValueError if there is none."""
     model, engine = split(name)
     if engine not in ("", *ENGINES):
         raise ValueError(f"there is no engine {engine!r} for {name!r}; there are {', '.join(ENGINES)}")

@@ -30,11 +30,8 @@ from mabert_lab.bench.worker import workers_of
 NORMAL = {"N(256,64)": ((256, 64, 512), 16), "N(4096,1024)": ((4096, 1024, 8192), 3)}
 """Mean, standard deviation and maximum length, and texts per batch, by name; the minimum length is 16 tokens."""
 
-TEXTS = 16
-"""Texts per batch of the user's own."""
-
-RIVALS = ("bert", "modernbert")
-"""Default contenders besides MaBERT."""
+TEXTS = 16  # texts per batch of the user's own
+RIVALS = ("bert", "modernbert")  # default contenders besides MaBERT
 
 
 class Side(NamedTuple):

@@ -10,9 +10,7 @@ import torch
 from mabert.machine.memory import field_of, memory_left
 from mabert.machine.rounds import timed
 
-SHARE = 0.85
-"""Share of the free memory at the start of a cell that its model may take."""
-
+SHARE = 0.85  # share of the free memory at the start of a cell that its model may take
 STATUS = "/proc/self/status"
 
 

@@ -25,14 +25,11 @@ from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
-
-PAPER_LENGTHS = LENGTHS[:5]
-"""Lengths of the paper's tables of memory, latency and training."""
+PAPER_LENGTHS = LENGTHS[:5]  # lengths of the paper's tables of memory, latency and training
 
 Measure = Literal["memory", "latency", "training"]
 
-OF_BATCHES = "batches"
-"""Kind of results with batches whose rows were named; the paper's tables have none."""
+OF_BATCHES = "batches"  # kind of results with batches whose rows were named; the paper's tables have none
 
 Shape = Annotated[
     tuple[Annotated[int, Range(0, 2**20)], Tokens], Read(lambda shape: (0, shape) if isinstance(shape, int) else shape)

@@ -28,35 +28,21 @@ from mabert_lab.bench.results import measured_on, place_of, record, table, three
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
 TASKS = ("forward", "forward+backward")
-LEAST, MOST, BUDGET = 3, 25, 5.0
-"""Rounds of the calls that take turns, at least and at most, and seconds for each call."""
-
-GPU_SHAPES, GPU_BUDGET = ((32, 512), (8, 4096), (1, 65536)), 0.5
-"""Rows and steps on a GPU, and seconds for each call."""
-
-SAMPLE = 0.01
-"""Seconds of a GPU's sample, so that waiting for it counts little: as many calls as that takes."""
-
-WRONG = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
-"""Differences of results in a dtype from the reference, in shares of its largest number, that refuse a timing."""
+LEAST, MOST, BUDGET = 3, 25, 5.0  # least and most rounds of the calls that take turns, and seconds for each call
+GPU_SHAPES, GPU_BUDGET = ((32, 512), (8, 4096), (1, 65536)), 0.5  # rows and steps on a GPU, and seconds for each call
+SAMPLE = 0.01  # seconds of a GPU's sample, so that waiting for it counts little: as many calls as that takes
+WRONG = {torch.float32: 1e-5, torch.bfloat16: 2**-7}  # shares of the largest number that refuse a timing
 
 Call = Callable[..., Tensor]
 
 
 def run(quick: bool = False, output: Path | None = None, device: str = "cpu", resume: bool = False) -> dict[str, Any]:
-    """Measures both operators; see `mabert_lab.bench.results`.
-
-    Returns:
-        ``environment``, ``rows`` (one per operator, side, dtype, shape and task, each with the ``ratio`` of its median
-        to mabert's, and of ``backward`` alone to the forward pass), and ``agreement`` (largest difference from each
-        rival's output, relative to its largest value). On a CPU ``memory`` (bytes that the scan saves for its backward
-        pass, and bytes of all states); on a GPU ``rates`` (bytes copied and exponentials a second), and in each row
-        ``peak_mib`` beyond the inputs.
-
-    Raises:
-        RuntimeError: An operator disagrees with the reference on this machine; nothing was timed.
-        ModuleNotFoundError: mamba.py, part of mabert's extra lab, is not installed, and the device is a CPU.
-    """
+    """Measures both operators; see `mabert_lab.bench.results`. Of the result, ``rows`` have the ``ratio`` of a median
+    to mabert's, and of ``backward`` alone to the forward pass; ``agreement`` is the largest difference from each
+    rival's output, relative to its largest value. On a CPU ``memory`` has the bytes that the scan saves for its
+    backward pass and those of all states; on a GPU ``rates`` has bytes copied and exponentials a second, and each row
+    ``peak_mib`` beyond the inputs. RuntimeError if an operator disagrees with the reference on this machine,
+    ModuleNotFoundError on a CPU without mamba.py, of mabert's extra lab; nothing was timed then."""
     on_gpu = device == "cuda"
     environment = {**measured_on(), "backend": str(explain(torch.zeros(1, device=device)))}
     if not on_gpu:

@@ -71,8 +71,7 @@ class Cell:
 
 
 def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, **changes: Any) -> PreTrainedConfig:
-    """Returns the configuration of the published base model, of a recipe's sizes or of a folder's model (`own`), for a
-    cell's input length and profile. Families without SDPA have their own attention."""
+    """Returns the configuration of a family's base model, or of a folder's (`own`), for a cell's length and profile."""
     profile = cell.profile
     if cell.small:
         config = family.config_of({**SMALL, **changes}, vocab_size=30_000, **family.special_ids(0, 1, 2))

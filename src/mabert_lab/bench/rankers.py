@@ -25,11 +25,8 @@ from mabert.model import MaBertConfig
 from mabert.model.embeddings import stretch
 from mabert.opening.opened import open_model
 
-PASSAGE = 128
-"""Maximum tokens of a passage."""
-
-READS = 4096
-"""Maximum tokens of a text that are read."""
+PASSAGE = 128  # maximum tokens of a passage
+READS = 4096  # maximum tokens of a text that are read
 
 
 def grouped(table: Tensor, rows: int) -> Tensor:
@@ -75,8 +72,7 @@ class ByVectors:
 
 
 def best_passage(model: TextModel, context: bool) -> Ranker:
-    """Ranks by the cosine similarity of a text's most similar passage; with `context`, passages come out of one pass
-    over their text, which is cut where the model ends."""
+    """Ranks by a text's most similar passage; with `context`, all come out of one pass over the text, cut if long."""
 
     def index(texts: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
         passages = model.passages(texts, PASSAGE, context=context, truncate=context, normalize=True, progress=False)

@@ -22,23 +22,12 @@ from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of, together
 from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.english import split_sentences
 
-ARTICLES = 300
-"""Number of articles to search."""
-
-LENGTH_IN_WORDS = (750, 3_000)
-"""Minimum and maximum words of an article: about 1,000 to 4,000 tokens."""
-
-FACTS = 50
-"""Number of texts with a hidden fact per length."""
-
-LENGTHS = (256, 512, 1024, 2048, 4096)
-"""Approximate tokens of those texts."""
-
-WORDS_A_TOKEN = 0.7
-"""Words per token: prose with this ratio stays below a number of tokens of BERT's vocabulary."""
-
-QUERY = 8
-"""Minimum words of a query sentence; a shorter first sentence is joined with the next."""
+ARTICLES = 300  # number of articles to search
+LENGTH_IN_WORDS = (750, 3_000)  # minimum and maximum words of an article: about 1,000 to 4,000 tokens
+FACTS = 50  # number of texts with a hidden fact per length
+LENGTHS = (256, 512, 1024, 2048, 4096)  # approximate tokens of those texts
+WORDS_A_TOKEN = 0.7  # words per token: prose with this ratio stays below a number of tokens of BERT's vocabulary
+QUERY = 8  # minimum words of a query sentence; a shorter first sentence is joined with the next
 
 FILLER = (
     "The kettle is on the stove. Rain falls on the roof. A dog sleeps by the door. The clock in the hall is slow. "
@@ -84,8 +73,7 @@ def searches_of(documents: Iterable[str], seed: int = 0) -> list[Search]:
 
 
 def own_search(path: str) -> Search:
-    """Reads questions of one's own, a table of `question` and `text`; each should find its text among all texts.
-    ValueError if a row lacks one of them, or there are fewer than two texts."""
+    """Reads questions of one's own, a table of `question` and `text`; ValueError for a gap or fewer than two texts."""
     questions, texts = [], []
     for where, row in read_rows(Path(path), ("question", "text")):
         questions.append(text_in(row, "question", where))
@@ -133,11 +121,8 @@ def by_late_sentence(articles: Sequence[str], draws: random.Random) -> Search:
 
 
 _DEFINITION = re.compile(r"(.{2,160}?)\s(?:is|was|are|were)\s((?:an?|the|one of)\s.+)", re.DOTALL)
-
 _WORD = re.compile(r"\w+")
-
-RARE = 0.05
-"""Words in at most this share of the articles are rare."""
+RARE = 0.05  # words in at most this share of the articles are rare
 
 
 def definition_in(sentence: str) -> str | None:
@@ -198,8 +183,7 @@ def put(sentence: str, words: list[str], draws: random.Random) -> str:
     return " ".join([*room[:place], sentence, *room[place:]])
 
 
-DOCUMENTS = 20_000
-"""Number of documents, from the first on, among which articles are chosen."""
+DOCUMENTS = 20_000  # number of documents, from the first on, among which articles are chosen
 
 
 def run(

@@ -24,11 +24,8 @@ from mabert_lab.bench.profiles import DTYPES, Cell, configured, engine_of
 EFFECTIVE_BATCH = 32
 SCORED_SHARE = 0.15
 PAPER_DROPOUT = 0.1
-MICRO_TOKENS = 1024
-"""Tokens per micro-batch of a training step on a CPU; gradients accumulate over the batch."""
-
-FIRST = 16
-"""Tokens of a model's first, untimed call, in which kernels may be compiled."""
+MICRO_TOKENS = 1024  # tokens per micro-batch of a training step on a CPU; gradients accumulate over the batch
+FIRST = 16  # tokens of a model's first, untimed call, in which kernels may be compiled
 
 
 class Sample(NamedTuple):

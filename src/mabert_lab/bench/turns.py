@@ -14,11 +14,8 @@ from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
 from mabert_lab.bench.worker import START, CellError, Worker
 
-FIRST_CALL = 1.5
-"""Factor on the time limit for a model's first call, which touches its memory for the first time."""
-
-ANCHOR = "mabert"
-"""The model that all others are compared with."""
+FIRST_CALL = 1.5  # factor on the time limit for a model's first call, which touches its memory for the first time
+ANCHOR = "mabert"  # the model that all others are compared with
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,8 @@ class Protocol(Checked):
         return self.part(taken) * (len(taken) + 0.5) / len(taken) if taken else 0.0
 
 
-QUICK = Protocol(warm=0, least=1, most=1)
-"""One call each, to test that everything runs."""
-
-PAPER = Protocol(least=100, warm_seconds=10**6)
-"""Table A2's: 20 calls of warm-up and the median of 100, whatever they cost."""
+QUICK = Protocol(warm=0, least=1, most=1)  # one call each, to test that everything runs
+PAPER = Protocol(least=100, warm_seconds=10**6)  # Table A2's: 20 calls of warm-up, the median of 100, at any cost
 
 
 def take_turns(

@@ -38,11 +38,8 @@ ALLOCATION = {
 are touched page by page: DeBERTa took 4.1 instead of 2.4 s for 1,024 tokens. Without keeping freed memory, BERT took 7
 % longer for 4,096 tokens in bf16 on a processor with AMX, and MaBERT 3 to 6 %."""
 
-START = 300.0
-"""Maximum seconds to start a process, or to build a model in it, not counting its first call."""
-
-ENDING = 10.0
-"""Seconds that an idle process may take to end."""
+START = 300.0  # maximum seconds to start a process, or to build a model in it, not counting its first call
+ENDING = 10.0  # seconds that an idle process may take to end
 
 
 class CellError(Exception):

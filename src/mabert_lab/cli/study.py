@@ -138,7 +138,6 @@ def check_start(options: argparse.Namespace, converts: bool) -> None:
 
 
 def run_plan(plan: Any, root: Path) -> None:
-    """Runs the cells and reports their outcome."""
     from mabert_lab.study.plan import cells_of
     from mabert_lab.study.results import results_file, speed_of, write_results
     from mabert_lab.study.runner import Runner, progress

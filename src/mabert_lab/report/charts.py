@@ -22,9 +22,7 @@ class Figure(NamedTuple):
 
 INK = "#1b2a38"
 COLOURS = ("#2f6f8f", "#d0803a", "#5d8a4b", "#8a4b7d")
-
-DASHED = (0, (4, 2.5))
-"""Line style of the paper's numbers."""
+DASHED = (0, (4, 2.5))  # line style of the paper's numbers
 
 LOOKS = {
     "bert": ("#222222", "s"),

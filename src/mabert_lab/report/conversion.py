@@ -8,8 +8,7 @@ from matplotlib.patches import Rectangle
 from mabert_lab.report.charts import COLOURS, INK, Figure, line_chart, panels, svg, with_grid
 from mabert_lab.report.document import from_template, table
 
-KINDS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}
-"""Colour and meaning of a layer's letter."""
+KINDS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}  # colour and meaning of a layer's letter
 
 FIGURES = {"cosine": "cosine", "cosine_p10": "tenth percentile", "neighbours": "neighbour found", "order": "word order"}
 """Headings of the measures within a band of lengths."""

@@ -41,15 +41,11 @@ GROUPS: dict[str, Sequence[str]] = {
     "BERT alone": ("bert",),
 }
 
-HEADLINE_LENGTH = 4096
-"""Length in tokens of the paper's headline."""
-
-PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]
-"""The paper's tables of sizes and costs."""
+HEADLINE_LENGTH = 4096  # length in tokens of the paper's headline
+PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]  # the paper's tables of sizes and costs
 
 
 def efficiency_page(results: Results) -> Page:
-    """Makes a page of all tables and figures."""
     costs = sys.modules[__name__]
     return page("efficiency.md", "Efficiency over length", results=results, folded=False, costs=costs, paper=paper)
 
@@ -106,8 +102,7 @@ def file_of(condition: Condition) -> str:
 
 
 def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Makes a table in the paper's form: models as rows, lengths as columns, the lowest of each in bold; times have the
-    fastest and slowest call and the number of calls, memory a column of parameters, as in the paper."""
+    """Makes a table in the paper's form, the lowest of each length in bold; times have a spread, memory the weights."""
     lowest = rows["value"] == rows.groupby(level="length")["value"].transform("min")
     shown = rows.apply(_cell, axis=1)
     cells = shown.mask(lowest, "**" + shown + "**").unstack("length", fill_value=MISSING)
@@ -210,14 +205,9 @@ def _lowest(rows: pd.DataFrame, length: int) -> str:
     return f"{ratios.min():.2f} ({NAMES[ratios.idxmin()]})" if len(ratios) else MISSING
 
 
-ALIKE = 0.01
-"""Relative difference of peak memory that counts, and share of it that growth must be."""
-
-SUBSTANTIAL, SLIGHT = 1.25, 1.1
-"""Ratios of costs: from the first on the rivals need substantially more, below the second they do not."""
-
-LEAST_CALLS = 4
-"""Minimum timed calls of each model for a decision."""
+ALIKE = 0.01  # relative difference of peak memory that counts, and share of it that growth must be
+SUBSTANTIAL, SLIGHT = 1.25, 1.1  # from the first ratio on rivals need substantially more, below the second they do not
+LEAST_CALLS = 4  # minimum timed calls of each model for a decision
 
 
 def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:

@@ -21,9 +21,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 MISSING = "\N{EN DASH}"
-
-FLAG = "**Flagged:** "
-"""Begins a note that must not be overlooked."""
+FLAG = "**Flagged:** "  # begins a note that must not be overlooked
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,8 @@ from mabert_lab.report.charts import INK, panels, svg, with_grid
 from mabert_lab.report.document import MISSING, table
 from mabert_lab.report.paper import Claim, Comparison, Verdict, verdict_on
 
-Drift = Mapping[str, Any]
-"""What `mabert study drift` wrote."""
-
-Drifts = Sequence[tuple[str, Drift]]
-"""Such results with the names of their files."""
+Drift = Mapping[str, Any]  # what `mabert study drift` wrote
+Drifts = Sequence[tuple[str, Drift]]  # such results with the names of their files
 
 MASKINGS = {
     "none": ("no mask", "#a33b3b", "-"),
@@ -36,11 +33,8 @@ VECTORS = {"cls": "[CLS]", "mean": "mean of tokens"}
 SITUATIONS = (("right", "masked"), ("left", "masked"), ("right", "unmasked"), ("left", "unmasked"))
 """Side of the padding, and whether attention is masked; the first is what the paper's text says."""
 
-FLOOR = 1e-16
-"""Where figures on a logarithmic axis draw a distance of nothing."""
-
-STABLE = 1e-9
-"""Cosine distances above this are drift; float32 rounding stays far below."""
+FLOOR = 1e-16  # where figures on a logarithmic axis draw a distance of nothing
+STABLE = 1e-9  # cosine distances above this are drift; float32 rounding stays far below
 
 
 def names_of(drifts: Drifts) -> list[str]:
@@ -80,8 +74,7 @@ def drift_tables(result: Drift) -> list[pd.DataFrame]:
 
 
 def cures(result: Drift, vector: str) -> dict[tuple[str, ...], str | None]:
-    """Returns the least masking without drift of a vector (a key of `VECTORS`) by situation: weights, direction, conv,
-    side, attention. It is ``none`` if nothing drifts, None if all maskings drift."""
+    """Returns the least masking without drift of a vector by situation: ``none`` if nothing drifts, None if all do."""
     stable = _farthest(result, vector) < STABLE
     return {situation: next((each for each in MASKINGS if row[each]), None) for situation, row in stable.iterrows()}
 
@@ -102,8 +95,7 @@ def as_distance(value: float) -> str:
 STRONGLY, HARDLY = 0.1, 0.5
 """Masks suppress drift strongly if at most the first share of it is left, and do not if more than the second is."""
 
-LEAST = 16
-"""Minimum texts for a decision."""
+LEAST = 16  # minimum texts for a decision
 
 Curves = Mapping[str, Mapping[str, Any]]
 """Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""

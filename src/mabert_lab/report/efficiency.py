@@ -52,11 +52,8 @@ PROFILES = {
 }
 
 STATUSES = ("measured", "out of memory", "too slow", "failed")
-
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
-
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms", "low_ms", "high_ms")
-
 MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
 """Numbers that a row may lack, depending on its measure, status and age."""
 
@@ -108,8 +105,7 @@ class Results:
 
     @cached_property
     def tables(self) -> dict[Condition, dict[str, pd.DataFrame]]:
-        """Rows by condition and measure, indexed by model and length in the order of the tables. The paper's settings
-        come first, GPU before CPU."""
+        """Rows by condition and measure, by model and length in the tables' order; the paper's settings come first."""
         order = {"profile": PROFILES, "device": ("cuda", "cpu"), "measure": MEASURES, "model": NAMES}
         keys = ["profile", "device", "dtype", "machine", "measure", "model", "length"]
         rows = self.rows.sort_values(

@@ -125,7 +125,6 @@ def _with_fields(own: str, of_row: str) -> Callable[[dict[str, Any], str], Any]:
 
 
 _DRIFT = "weights direction conv side attention masking cls mean"
-
 _ENGINES = "measure model dtype length median_ms samples reason setting"
 
 KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {

@@ -18,10 +18,7 @@ import yaml
 from mabert_lab.report.document import FLAG, table, with_best
 
 _CONTENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("paper.yaml").read_text(encoding="utf-8"))
-
-MODELS: dict[str, str] = _CONTENT["models"]
-"""The paper's models in the order of its tables, with their printed names."""
-
+MODELS: dict[str, str] = _CONTENT["models"]  # the paper's models in the order of its tables, with their printed names
 BASELINES = tuple(model for model in MODELS if model != "mabert")
 
 TASKS: dict[str, dict[str, str]] = _CONTENT["tasks"]
@@ -30,11 +27,8 @@ TASKS: dict[str, dict[str, str]] = _CONTENT["tasks"]
 NAMES: dict[str, str] = {**MODELS, "modernbert": "ModernBERT", **_CONTENT["arms"]}
 """Printed names of models and arms, also of ModernBERT, which the paper lacks; a pattern is its own name."""
 
-RECIPE: str = _CONTENT["recipe"]
-"""Pretraining of the paper's models."""
-
-MACHINE: str = _CONTENT["machine"]
-"""Machine of the memory and time tables."""
+RECIPE: str = _CONTENT["recipe"]  # pretraining of the paper's models
+MACHINE: str = _CONTENT["machine"]  # machine of the memory and time tables
 
 
 @dataclass(frozen=True)
@@ -67,9 +61,7 @@ GLUE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0
 
 
 HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "not measured"
-
-DEPENDS = "depends on where"
-"""The verdict on a claim that holds in one place and fails in another."""
+DEPENDS = "depends on where"  # the verdict on a claim that holds in one place and fails in another
 
 _RULES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
 
@@ -92,8 +84,7 @@ class Claim:
     rule: Mapping[str, Any]  # fields by which it is judged, as explained in `claims.yaml`
 
 
-Needs = Sequence[tuple[str, str]]
-"""What a decision would need: pairs of a kind of thing and which one."""
+Needs = Sequence[tuple[str, str]]  # what a decision would need: pairs of a kind of thing and which one
 
 
 class Comparison(NamedTuple):

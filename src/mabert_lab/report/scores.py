@@ -260,14 +260,9 @@ def _one_answer(study: Study) -> list[str]:
     return [f"On {study.named(keys)} every model gives one answer for all rows, so none differ."] if keys else []
 
 
-DEARER = 1.25
-"""Factor in pretraining time that counts as dearer; it is large because each run was timed once."""
-
-UNLEARNT = "no better than one answer for all"
-"""Outcome of a comparison of two models that learnt nothing."""
-
-HARDLY = "with a model that hardly learnt"
-"""Outcome of a comparison with a model whose training did not end below its study's line."""
+DEARER = 1.25  # factor in pretraining time that counts as dearer; it is large because each run was timed once
+UNLEARNT = "no better than one answer for all"  # outcome of a comparison of two models that learnt nothing
+HARDLY = "with a model that hardly learnt"  # outcome with one whose training did not end below its study's line
 
 
 def of_studies(claim: Claim, studies: Sequence[Study]) -> Iterator[Verdict]:
@@ -312,8 +307,7 @@ class _Gap(NamedTuple):
     arms: Sequence[Arm]
 
 
-_NO_ARM = Arm("", None, 0.0, {}, pd.DataFrame())
-"""What stands for an arm that is missing."""
+_NO_ARM = Arm("", None, 0.0, {}, pd.DataFrame())  # what stands for an arm that is missing
 
 
 def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> Iterator[_Gap]:

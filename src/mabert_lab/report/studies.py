@@ -24,7 +24,6 @@ LEAST_PAIRS = 5
 """Minimum pairs for a verdict: if both arms were alike, four pairs would all point one way in one case of eight."""
 
 NO_SCORES = pd.Series(dtype=float)
-
 _ROUNDING = 1e-12
 
 
@@ -99,7 +98,6 @@ def averages(scores: pd.DataFrame, columns: Iterable[str]) -> pd.Series:
 
 
 VERSION = 1
-
 METRICS = {"matthews_correlation": "MCC", "accuracy": "accuracy", "f1": "F1"}
 
 QUESTIONS = {
@@ -218,8 +216,7 @@ class Study:
 
     @property
     def averaged(self) -> list[str]:
-        """Keys of the scored tasks that averages are over: those that the paper has too, or all where it has none of
-        them or does not ask the question."""
+        """Keys of the scored tasks to average: those that the paper has too, if it asks the question, else all."""
         both = [column.key for column in self.scored if column.paper in paper.TASKS and self.question]
         return both or [column.key for column in self.scored]
 

@@ -14,11 +14,8 @@ from mabert.files.reading import key_of, read_json_if_there, to_json
 from mabert.files.writing import locked
 from mabert.train.folder import REQUEST, RESULT
 
-FORMAT = 3
-"""Raise this when the same cell would give another result."""
-
-UNLEARNT = ("transformers_version", "unpad")
-"""Configuration fields that do not affect a model's weights."""
+FORMAT = 3  # raise this when the same cell would give another result
+UNLEARNT = ("transformers_version", "unpad")  # configuration fields that do not affect a model's weights
 
 
 @dataclass(frozen=True)

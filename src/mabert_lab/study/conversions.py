@@ -56,8 +56,7 @@ class Conversions:
         return [BLOCK * seed + each for seed in seeds for each in self.seeds]
 
     def cells(self, title: str, arm: Arm) -> Iterator[tuple[str, Cell, PreTrainedConfig, list[int]]]:
-        """Yields each conversion of an arm: title, cell, configuration, and its fine-tuning seeds. The unchanged
-        teacher comes once, with the seeds of all conversions."""
+        """Yields an arm's conversions: title, cell, configuration, fine-tuning seeds; the unchanged teacher once."""
         fields = {**self.asked.recipe, **(arm.convert or {})}
         try:
             recipe = check(ConversionRecipe, fields)

@@ -28,8 +28,7 @@ CONVERTED = {name: f"convert-{name}" for name in ("pattern", "components", "pool
 SCALES = ("tiny", "mini", "small", "paper")
 CONVERT_SCALES = ("convert-tiny", "convert")
 PACKAGED = (*STUDIES, *CONVERTED.values())
-WORDS = ("title", "note", "learnt_below")
-"""Fields of a study that change none of its runs."""
+WORDS = ("title", "note", "learnt_below")  # fields of a study that change none of its runs
 
 
 @dataclass

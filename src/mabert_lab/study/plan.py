@@ -33,8 +33,7 @@ from mabert_lab.study.tasks import LoadedTask
 CUT = tuple(name for name in FREE if name != "training.eval_windows")
 """Fields that split the work without changing what is learnt, except for dropout draws."""
 
-TOKENIZERS = "tokenizers"
-"""Folder of tokenizers found or trained for studies."""
+TOKENIZERS = "tokenizers"  # folder of tokenizers found or trained for studies
 
 
 @dataclass
@@ -196,8 +195,7 @@ def cells_of(plan: Plan, root: Path) -> Iterator[tuple[Cell, CellFiles]]:
 
 
 def at_another_precision(plan: Plan, root: Path) -> str | None:
-    """Returns one line about the first cell of the plan that another machine left at another precision, its own fastest
-    one, with the fields that make machines share cells; None if there is none."""
+    """Returns a line on the first cell that another machine left at another precision, with what shares it; or None."""
     left_open = fields_at("auto", plan.cells.values())
     for cell in plan.cells.values():
         content = copy.deepcopy(cell.content)

@@ -18,10 +18,7 @@ from mabert_lab.study.plan import TOKENIZERS, Plan, PlannedModel, cells_of
 from mabert_lab.study.runner import Status
 
 VERSION = 1
-
-STATES = ("failed", "missing", "running", "done")
-"""States of a pretraining or conversion; an arm of several conversions has the first of these that any has."""
-
+STATES = ("failed", "missing", "running", "done")  # an arm of several conversions has the first that any of them has
 OUTCOME = ("steps", "tokens", "held_out_loss", "held_out_accuracy", "parameters", "history")
 
 
@@ -94,7 +91,6 @@ def tuning(plan: Plan, name: str) -> dict[str, Any]:
 def row_of(
     plan: Plan, root: Path, rows: Sequence[PlannedModel], columns: list[dict[str, Any]], states: dict[str, Status]
 ) -> dict[str, Any]:
-    """Returns one row of the results: an arm at a budget."""
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rates, failed = {}, []
     for column, row in itertools.product(columns, rows):
@@ -157,8 +153,7 @@ def converted(result: Mapping[str, Any]) -> dict[str, Any]:
     return {"pattern": result["outcome"]["pattern"], "cosine": cosine, "floor": floor}
 
 
-PEAKS = {"H100": 989e12, "H200": 989e12}
-"""Operations a second of a GPU's dense bf16 products, by a word of its name."""
+PEAKS = {"H100": 989e12, "H200": 989e12}  # operations a second of a GPU's dense bf16 products, by a word of its name
 
 
 def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:

@@ -23,8 +23,7 @@ from mabert_lab.study.cells import Cell, CellFiles
 from mabert_lab.study.plan import Plan, cells_of
 from mabert_lab.study.work import BUSY, STOPPED, record_failure, remove_checkpoints, serve
 
-POLL = 2.0
-"""Seconds between two looks at the cells that other runners have."""
+POLL = 2.0  # seconds between two looks at the cells that other runners have
 
 
 @dataclass
@@ -37,14 +36,11 @@ class Status:
     seconds: float | None = None  # duration, if this runner ran it
 
 
-Watcher = Callable[[dict[str, Status]], object]
-"""Takes the states of all cells by name."""
+Watcher = Callable[[dict[str, Status]], object]  # takes the states of all cells by name
 
 
 @dataclass
 class Runner:
-    """Runs the cells of a plan."""
-
     plan: Plan
     root: Path  # the folder that all studies and runners share
     watch: Watcher = lambda states: None  # called on every change

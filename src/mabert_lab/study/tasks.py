@@ -32,11 +32,8 @@ ROWS = {
 }
 """Rows of GLUE's official splits, training first; data with other counts is not scored under the task's own name."""
 
-KEYS = {"validation_matched": "mnli_m", "validation_mismatched": "mnli_mm"}
-"""Columns of MNLI by validation split."""
-
-IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")
-"""Columns of the paper's tables."""
+KEYS = {"validation_matched": "mnli_m", "validation_mismatched": "mnli_mm"}  # columns of MNLI by validation split
+IN_PAPER = ("cola", "sst2", "mrpc", "qqp", "mnli_m", "mnli_mm", "qnli", "rte")  # columns of the paper's tables
 
 
 @dataclass

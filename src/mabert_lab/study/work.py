@@ -34,11 +34,8 @@ from mabert_lab.study.cells import CellFiles
 from mabert_lab.study.conversions import keep, text_of
 from mabert_lab.study.tasks import StudyTask
 
-BUSY = 75
-"""Exit code if another process runs the cell (EX_TEMPFAIL)."""
-
-STOPPED = 130
-"""Exit code after a requested stop."""
+BUSY = 75  # exit code if another process runs the cell (EX_TEMPFAIL)
+STOPPED = 130  # exit code after a requested stop
 
 
 def do_pretraining(files: CellFiles, order: dict[str, Any]) -> None:
