@@ -92,9 +92,7 @@ def as_distance(value: float) -> str:
     return MISSING if math.isnan(value) else "0" if value < STABLE else f"{value:.2g}"
 
 
-STRONGLY, HARDLY = 0.1, 0.5
-"""Masks suppress drift strongly if at most the first share of it is left, and do not if more than the second is."""
-
+STRONGLY, HARDLY = 0.1, 0.5  # most that is left of drift where masks suppress it strongly, and where it cannot be told
 LEAST = 16  # minimum texts for a decision
 
 Curves = Mapping[str, Mapping[str, Any]]

@@ -40,8 +40,7 @@ def code_of(environment: Mapping[str, Any]) -> str:
     return f"mabert {(environment.get('packages') or {}).get('mabert') or 'of an unknown version'}"
 
 
-NAMES = {model: paper.NAMES[model] for model in (*paper.BASELINES, "modernbert", "mabert")}
-"""All measured models, in the order of the tables."""
+NAMES = {model: paper.NAMES[model] for model in (*paper.BASELINES, "modernbert", "mabert")}  # in the tables' order
 
 MEASURES = {"memory": "peak memory", "latency": "latency", "training": "training step"}
 
@@ -54,8 +53,7 @@ PROFILES = {
 STATUSES = ("measured", "out of memory", "too slow", "failed")
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 _TIMES = ("median_ms", "fastest_ms", "slowest_ms", "low_ms", "high_ms")
-MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)
-"""Numbers that a row may lack, depending on its measure, status and age."""
+MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_ms", *_TIMES)  # which a row may lack
 
 
 class Condition(NamedTuple):

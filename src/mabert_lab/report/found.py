@@ -12,8 +12,7 @@ from mabert_lab.report import efficiency
 from mabert_lab.report.efficiency import Results
 from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
-_PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")
-"""Working folders of studies, whose files come and go; and conversions, which have their own pages."""
+_PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")  # what studies work in, and what has its own pages
 
 
 @dataclass(frozen=True, eq=False)

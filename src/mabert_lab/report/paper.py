@@ -55,18 +55,14 @@ def _table(raw: dict[str, Any]) -> Table:
 
 
 TABLES: dict[str, Table] = {name: _table(raw) for name, raw in _CONTENT["tables"].items()}
-
-GLUE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0)}
-"""Tables of the models by share of the pretraining steps."""
-
+GLUE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0)}  # by share of the steps
 
 HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "not measured"
 DEPENDS = "depends on where"  # the verdict on a claim that holds in one place and fails in another
 
 _RULES: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("claims.yaml").read_text(encoding="utf-8"))
 
-LEARNT_BELOW: float = _RULES["learnt_below"]
-"""Held-out loss in nats a masked token below which a pretraining has learnt, if its study names none."""
+LEARNT_BELOW: float = _RULES["learnt_below"]  # held-out loss in nats a masked token, if a study names none
 
 WORDS, METHOD, LIMITS = (
     tuple(line.format(learnt_below=LEARNT_BELOW) for line in _RULES[name]) for name in ("words", "method", "limits")

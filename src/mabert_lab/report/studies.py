@@ -19,10 +19,7 @@ from scipy import stats
 from mabert_lab.report import paper
 
 LEVEL = 0.95
-
-LEAST_PAIRS = 5
-"""Minimum pairs for a verdict: if both arms were alike, four pairs would all point one way in one case of eight."""
-
+LEAST_PAIRS = 5  # for a verdict: if arms were alike, four pairs would all point one way in one case of eight
 NO_SCORES = pd.Series(dtype=float)
 _ROUNDING = 1e-12
 

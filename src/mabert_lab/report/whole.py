@@ -16,9 +16,7 @@ from mabert_lab.report.studies import LEAST_PAIRS
 from mabert_lab.report.verdicts import claim_tables, judged
 
 TITLE = "MaBERT: the paper's experiment, run again"
-
-NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")
-"""Names of the CSV files in a report's folder."""
+NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")  # the CSV files of a report
 
 
 def report(every: Sequence[Found], verdicts: Mapping[str, pd.DataFrame], folder: str = "") -> Page:

@@ -22,8 +22,7 @@ logger = logging.getLogger(__name__)
 
 Packaged = Literal["pattern", "components", "pooling", "budget", "baselines"]
 STUDIES: tuple[str, ...] = typing.get_args(Packaged)
-CONVERTED = {name: f"convert-{name}" for name in ("pattern", "components", "pooling")}
-"""Studies that also exist for conversions of a trained encoder, with the names of those versions."""
+CONVERTED = {name: f"convert-{name}" for name in ("pattern", "components", "pooling")}  # their names for conversions
 
 SCALES = ("tiny", "mini", "small", "paper")
 CONVERT_SCALES = ("convert-tiny", "convert")

@@ -30,9 +30,7 @@ from mabert_lab.study.conversions import Conversions
 from mabert_lab.study.grid import Arm, Scale, Study
 from mabert_lab.study.tasks import LoadedTask
 
-CUT = tuple(name for name in FREE if name != "training.eval_windows")
-"""Fields that split the work without changing what is learnt, except for dropout draws."""
-
+CUT = tuple(name for name in FREE if name != "training.eval_windows")  # they only split the work, dropout draws aside
 TOKENIZERS = "tokenizers"  # folder of tokenizers found or trained for studies
 
 
