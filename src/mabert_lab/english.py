@@ -53,9 +53,8 @@ def sentences(documents: Iterable[str]) -> Iterator[str]:
 
 
 def installed_documentation(folders: Iterable[str | Path] | None = None) -> list[str]:
-    """Returns the plain sentences of the triple-quoted strings in Python source: a document per source file of some
-    folders (default, the standard library and the installed packages), none with a sentence of another. Nothing is run.
-    The same installation always gives the same documents."""
+    """Returns the plain sentences of the triple-quoted strings in Python source, each once: a document per source file
+    of some folders (default, the standard library and the installed packages). Nothing is run."""
     seen: set[str] = set()
     documents = []
     for folder in map(Path, folders or map(sysconfig.get_path, ("stdlib", "purelib"))):

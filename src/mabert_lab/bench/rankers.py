@@ -117,9 +117,8 @@ def together(*ways: np.ndarray) -> np.ndarray:
 def rankers_of(name: str) -> dict[str, Ranker]:
     """Returns the retrieval methods, for texts of up to `READS` tokens, of a MaBERT, or of an encoder that runs as a
     MaBERT which keeps all its layers: the whole text if there are enough positions, else its first tokens and the mean
-    over windows, and for an encoder with a table of positions those of `POSITIONS`; the best passage of a text for
-    models that `mabert.load` opens. FileNotFoundError if there is no such model; ValueError if it is of another
-    kind."""
+    over windows, and for a table of positions those of `POSITIONS`; the best passage of a text for models that
+    `mabert.load` opens. FileNotFoundError if there is no such model; ValueError if it is of another kind."""
     place = find(name)
     if place.fields.get("model_type") == MaBertConfig.model_type:
         opened = open_model(place)

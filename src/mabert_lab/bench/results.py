@@ -63,8 +63,8 @@ def record(
     """Runs jobs by title with a progress bar; after each, prints its numbers and writes the result to the dated file of
     that `name` in the folder `output`, if there is one; at the end, `show` prints the whole, which is returned. The
     jobs add to the result, which holds `measured_on` under ``environment``; each row names its ``job``. With `resume`,
-    it goes on with the folder's file of the same request, see `take_over`: first with jobs that are missing, then with
-    those of which a row failed."""
+    it goes on with the newest file of the same request, see `take_over`: with missing jobs, then with those of which a
+    row failed."""
     if resume and output is not None:
         take_over(result, output, name)
     rows: list[dict[str, Any]] = result.get("rows", [])  # the jobs add to the same list

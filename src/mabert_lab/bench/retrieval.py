@@ -195,8 +195,7 @@ def run(
 ) -> dict[str, Any]:
     """Measures models (see `rankers_of`), BM25 and TF-IDF, each model together with BM25, and its whole texts and best
     passages together with it, on searches of `data`, documents on which no model was trained, of all `tasks` or some,
-    and on a table of `questions` of one's own. The result has ``scores``, by method a list of `measured` for each
-    search."""
+    and on a table of `questions` of one's own. ``scores`` are, by method, a list of `measured` for each search."""
     searches = [] if data is None else searches_of(itertools.islice(read_documents(data), DOCUMENTS))
     if tasks is not None:
         known = list(dict.fromkeys(search.name for search in searches))

@@ -22,15 +22,13 @@ ANCHOR = "mabert"  # the model that all others are compared with
 class Protocol(Checked):
     """How sides are timed (Table A2, shortened on slow machines)."""
 
-    # Calls that are not counted; fewer after `warm_seconds`, but at least one.
-    warm: Annotated[int, Range(0, 10**9)] = 20
+    warm: Annotated[int, Range(0, 10**9)] = 20  # calls that are not counted; fewer after `warm_seconds`, at least one
     # Samples of a side, at least and at most; the least whatever they cost. Two sides with fewer than four samples each
     # cannot differ significantly at 5 %; one side among five rivals needs five.
     least: Count = 5
     most: Count = 100
     warm_seconds: Annotated[float, Range(0, 10**6)] = 2.0
-    # Seconds for a side's samples; after them it gets only the samples missing from `least`.
-    budget: Seconds = 20.0
+    budget: Seconds = 20.0  # for a side's samples; after them it gets only those missing from `least`
     # Most seconds of one call; a slower model is too slow for this length and longer ones. The first call may take
     # `FIRST_CALL` times as long.
     limit: Seconds = 150.0
@@ -133,9 +131,8 @@ class Bench:
         return list(self.rows.values())
 
     def groups(self, cell: Cell) -> list[list[str]]:
-        """Returns the groups of sides that are in memory together: all sides, but in training, where a model holds
-        sixteen bytes per parameter and gigabytes of freed activations, each rival with MaBERT, whose samples come from
-        all pairs."""
+        """Returns the groups of sides in memory together: all, but in training, where a model takes gigabytes, each
+        rival with MaBERT, whose samples come from all pairs."""
         sides = list(self.workers)
         if cell.measure != "training" or cell.small:
             return [sides]

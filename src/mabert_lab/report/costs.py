@@ -212,8 +212,7 @@ LEAST_CALLS = 4  # minimum timed calls of each model for a decision
 
 def of_results(claim: Claim, results: Results) -> Iterator[Verdict]:
     """Yields a verdict for each machine, device and precision in the paper's settings, over all lengths of the claim;
-    if none of those can be judged, in any settings. Places that lack a number are told only if no place can be judged.
-    """
+    if none can be judged, in any settings. Places that lack a number are told only if no place can be judged."""
     rule = claim.rule
     found = {each: tables[rule["measure"]] for each, tables in results.tables.items() if rule["measure"] in tables}
     reach = {

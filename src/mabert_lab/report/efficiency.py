@@ -18,9 +18,8 @@ from mabert_lab.report import paper
 
 
 def machine_of(environment: Mapping[str, Any], device: str | None = None) -> str:
-    """Describes device or processor, threads and torch's version, from what `mabert.machine.environment` records; the
-    processor with its vector instructions, because processors of one name differ in AVX-512. Without a device, ``cpu``
-    or ``cuda``, it describes both if there is a GPU."""
+    """Describes device or processor, threads and torch's version; the processor with its vector instructions, because
+    those of one name differ in them. Without a device, ``cpu`` or ``cuda``, it describes both if there is a GPU."""
     processor, gpu = environment.get("processor"), environment.get("device")
     if instructions := environment.get("instructions"):
         processor = f"{processor} ({instructions})"
@@ -59,9 +58,7 @@ MAY_LACK = ("samples", "anchor_ms", "anchor_samples", "weights_mib", "at_least_m
 class Condition(NamedTuple):
     """What all models in a comparison have in common."""
 
-    # ``"paper"`` for the paper's settings, ``"stock"`` for rivals as transformers runs them, ``"best"`` for each
-    # model's fastest
-    profile: str
+    profile: str  # a key of `PROFILES`
     dtype: str  # ``"float32"`` or ``"bfloat16"``
     device: str  # ``"cpu"`` or ``"cuda"``
     machine: str = ""  # name, threads and torch's version; empty unless results of several machines are read together
@@ -177,13 +174,9 @@ class Ratio(NamedTuple):
     value: float | None  # ratio of medians or of peak memory over the rivals with a number; None if none has one
     counted: int  # number of those rivals
     at_least: float | None  # lower bound of the mean over all rivals, if each without a number has a bound
-    # bounds of the ratio, from the rivals' lower bounds over the model's upper one to their upper over its lower; None
-    # if a rival has no number and no bound
-    span: tuple[float, float] | None
+    span: tuple[float, float] | None  # from lower bounds over the upper to upper ones over the lower; None if unbounded
     calls: int | None  # the fewest timed calls of a model; None if nothing was timed
-    # how likely bounds of so many calls lie apart where two models are equally fast, for the pair of models where it is
-    # largest; 0 if nothing was timed
-    chance: float
+    chance: float  # largest for any pair that bounds of so many calls lie apart at equal speed; 0 if nothing was timed
     share: float  # the largest share of a model's whole cost that is compared: 1, or less of growth
 
 

@@ -390,8 +390,7 @@ def _steady(claim: Claim, study: Study) -> list[Comparison]:
 def _compared(study: Study, gaps: Sequence[_Gap], together: int = 1) -> list[Comparison]:
     """Makes comparisons of paired differences. Equal scores in every pair refute a claim, since neither arm is above
     the other. If all differences must support a claim, none needs a correction. If a majority must, the level is
-    divided by one more than the number that may fail (Benjamini and Heller 2008). One that refutes the claim is
-    corrected for all."""
+    divided by one more than may fail (Benjamini and Heller 2008). One that refutes the claim is corrected for all."""
     comparisons = sum(gap.gaps.notna().any() for gap in gaps)
     return [_compare(study, gap, comparisons, together) for gap in gaps]
 

@@ -139,14 +139,10 @@ class Arm:
     name: str  # what distinguishes it
     paper: str | None  # key of its row in the paper's table; None if there is none
     budget: float  # share of the pretraining steps
-    # as in the file: ``status``, ``steps``, ``held_out_loss`` in nats, ``seconds``, ``history`` and so on; any of them
-    # may be missing
-    pretraining: Mapping[str, Any]
+    pretraining: Mapping[str, Any]  # as in the file: ``status``, ``held_out_loss`` in nats and so on, if known
     scores: pd.DataFrame  # scores with seeds or conversions as rows and tasks as columns, each by its own metric
-    # scores by other metrics; a column is a task and a metric
-    further: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # column, seed (None for all) and reason of each failed fine-tuning
-    failed: tuple[tuple[str, int | None, str], ...] = ()
+    further: pd.DataFrame = field(default_factory=pd.DataFrame)  # by other metrics; a column is a task and a metric
+    failed: tuple[tuple[str, int | None, str], ...] = ()  # column, seed (None for all) and reason of each
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,13 +156,11 @@ class Study:
     reference: str  # arm that the others are compared with
     scale: str  # name of the size of its runs
     environments: tuple[Mapping[str, Any], ...]  # machines, versions and commits of its cells, the last one last
-    # ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``; any of them may be missing
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``, if known
     columns: tuple[Column, ...]
     arms: tuple[Arm, ...]  # its models, by budget
     finished: str = ""  # time at which its last cell finished; empty before the first one
-    # held-out loss in nats a masked token below which an arm's pretraining has learnt
-    learnt_below: float = paper.LEARNT_BELOW
+    learnt_below: float = paper.LEARNT_BELOW  # held-out loss in nats a masked token
     exact: bool = False  # whether differences count without a test, as those of the paper's means do
 
     @property

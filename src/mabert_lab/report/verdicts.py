@@ -74,9 +74,8 @@ def papers_study(question: str) -> Study:
 
 
 def claim_tables(every: Sequence[Found], found_of: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
-    """Makes the tables of claims from what is `judged`: decided with numbers, open with what a decision needs,
-    unmeasured, and all. Each folder has verdicts and columns of its own; a claim stands in the first table where any
-    folder decides it."""
+    """Makes the tables of claims: decided with numbers, open with what a decision needs, unmeasured, and all. Each
+    folder has columns of its own; a claim stands in the first table where any folder decides it."""
     claims_of = {folder: dict(list(own.groupby("claim", sort=False))) for folder, own in found_of.items()}
     verdicts = pd.DataFrame(
         {folder: {claim: overall(each["verdict"]) for claim, each in own.items()} for folder, own in claims_of.items()}

@@ -34,12 +34,10 @@ WORDS = ("title", "note", "learnt_below")  # fields of a study that change none 
 class Arm(Checked):
     """A variant that a study compares."""
 
-    # Its row in the paper's table, see `mabert_lab.report.paper`; None if the paper has none.
-    paper: str | None = None
+    paper: str | None = None  # key of its row in the paper's table; None if the paper has none
     # Fields of the pretraining recipe, nested or by dotted name (`model.layer_pattern`), that override the scale's.
     pretrain: dict[str, Any] = field(default_factory=dict)
-    # Fields of the fine-tuning recipe that override the scale's and the task's.
-    finetune: dict[str, Any] = field(default_factory=dict)
+    finetune: dict[str, Any] = field(default_factory=dict)  # fields that override the scale's and the task's
     # Fields of `ConversionRecipe` that override the scale's, if the arm is a conversion of the scale's teacher instead
     # of a pretraining. A pattern of only Ts is the unchanged teacher.
     convert: dict[str, Any] | None = None
@@ -52,16 +50,13 @@ class Study(Checked):
     title: str
     arms: dict[str, Arm]  # in the order of the tables
     reference: str  # the arm that the others are compared with
-    # The paper's table of the same question, with whose rows and claims the report compares it; None if there is none.
-    label: str | None = None
+    label: str | None = None  # of the paper's table of the same question, to compare with; None if there is none
     note: str = ""  # for readers of the numbers
     # Held-out loss in nats a masked token; an arm whose pretraining does not end below it decides no claim. None for
     # the one in `mabert_lab/report/claims.yaml`, which is of a vocabulary of 30,522.
     learnt_below: Annotated[float, Range(0, 100, above=True)] | None = None
-    # Shares of the scale's steps, such as `10%`; each is a separate pretraining.
-    budgets: Budgets = field(default_factory=lambda: [1.0])
-    # Fields of the fine-tuning recipe of all arms that override the scale's and the task's.
-    finetune: dict[str, Any] = field(default_factory=dict)
+    budgets: Budgets = field(default_factory=lambda: [1.0])  # shares of the scale's steps, each a pretraining
+    finetune: dict[str, Any] = field(default_factory=dict)  # of all arms, over the scale's and the task's
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,8 +111,7 @@ class Scale(Checked):
     budgets: dict[Packaged, Budgets] = field(default_factory=dict)
     # Tokenizers by family that override its own: folder, `vocab.txt`, `tokenizer.json` or hub name.
     tokenizers: dict[str, str | None] = field(default_factory=dict)
-    # If arms are conversions; recipe, pretrain and budgets then have no effect.
-    convert: ConvertSettings | None = None
+    convert: ConvertSettings | None = None  # if arms are conversions; recipe, pretrain and budgets have no effect then
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -157,9 +157,8 @@ PEAKS = {"H100": 989e12, "H200": 989e12}  # operations a second of a GPU's dense
 
 
 def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Returns a pretraining's tokens a second, evaluations and checkpoints included, and their share of the GPU's peak;
-    None if that is not in `PEAKS`. The share counts six operations a token for each parameter but the vocabulary's
-    table, neither attention nor the head."""
+    """Returns a pretraining's tokens a second, and their share of the GPU's peak, None if unknown, by six operations a
+    token for each parameter but the vocabulary's table, neither attention nor the head."""
     rate = result["outcome"]["tokens"] / result["seconds"] if result["seconds"] else None
     model = cell.content["recipe"]["model"]
     table = model["vocab_size"] * (model.get("embedding_size") or model["hidden_size"])
