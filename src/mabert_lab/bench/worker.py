@@ -96,9 +96,8 @@ class Worker:
 
     def _start(self) -> Connection:
         here, there = multiprocessing.Pipe()
-        self._process = context(__name__, **ALLOCATION).Process(
-            target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}"
-        )
+        process = context(__name__, **ALLOCATION).Process
+        self._process = process(target=serve, args=(there, self.name), daemon=True, name=f"bench-{self.name}")
         self._process.start()
         there.close()
         self._pipe = here

@@ -244,11 +244,8 @@ def ratio(
     if whole:
         low, high = fmean(each.low for each in found), fmean(each.high for each in found)
         span = (_over(low, own.high), _over(high, own.low))
-    calls = []
-    for each in found:
-        pair = each.calls, _first(each.beside, own.calls) if ours == "mabert" else own.calls
-        if not any(map(math.isnan, (*pair, own.calls))):
-            calls.append((int(pair[0]), int(pair[1])))
+    pairs = [(each.calls, _first(each.beside, own.calls) if ours == "mabert" else own.calls) for each in found]
+    calls = [(int(one), int(two)) for one, two in pairs if not any(map(math.isnan, (one, two, own.calls)))]
     fewest = min(chain.from_iterable(calls), default=None)
     chance = max((chance_apart(*pair) for pair in calls), default=0.0)
     share = max(each.middle / each.whole if each.whole > 0 else 0.0 for each in (*found, own))

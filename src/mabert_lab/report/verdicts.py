@@ -85,11 +85,8 @@ def claim_tables(every: Sequence[Found], found_of: Mapping[str, pd.DataFrame]) -
         head = [f"{name}, {folder}" if folder else name for folder in claims_of for name in columns]
         rows = []
         for claim in verdicts.index[which]:
-            cells = [
-                cell(own[claim], verdicts.at[claim, folder])
-                for folder, own in claims_of.items()
-                for cell in columns.values()
-            ]
+            places = [(own[claim], verdicts.at[claim, folder]) for folder, own in claims_of.items()]
+            cells = [cell(*place) for place in places for cell in columns.values()]
             note = f". {claim.note}" if claim.note else ""
             rows.append((claim.claim, *cells, f'{claim.source}: "{claim.quote}"{note}'))
         return table("", ("claim", *head, "in the paper"), rows)

@@ -113,11 +113,8 @@ class Runner:
     def one(self, cell: Cell) -> None:
         status, files = self.states[cell.name], CellFiles(self.root, cell.name)
         status.state, began = "running", time.monotonic()
-        process = self.context.Process(
-            target=serve,
-            args=(str(self.root), cell.name, {**cell.order, "content": cell.content}, cell.seeds),
-            name=cell.name,
-        )
+        work = (str(self.root), cell.name, {**cell.order, "content": cell.content}, cell.seeds)
+        process = self.context.Process(target=serve, args=work, name=cell.name)
         process.start()
         try:
             self.show()
