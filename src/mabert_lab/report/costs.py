@@ -15,23 +15,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from mabert_lab.bench.bounds import chance_apart
-from mabert_lab.report import paper
+from mabert_lab.report import efficiency, paper
 from mabert_lab.report.charts import COLOURS, DASHED, INK, LOOKS, panels, svg, with_grid
 from mabert_lab.report.document import MISSING, Page, page, table, written
-from mabert_lab.report.efficiency import (
-    MEASURES,
-    NAMES,
-    PROFILES,
-    STATUSES,
-    Condition,
-    Ratio,
-    Results,
-    code_of,
-    machine_of,
-    papers_results,
-    ratio,
-    spans,
-)
+from mabert_lab.report.efficiency import MEASURES, NAMES, Condition, Results, code_of, machine_of, ratio, spans
 from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Needs, Verdict, verdict_on
 from mabert_lab.report.studies import LEVEL
 
@@ -52,7 +39,7 @@ def efficiency_page(results: Results) -> Page:
 
 def headlines(results: Results) -> pd.DataFrame:
     """Makes a table of the paper's headline under every condition."""
-    short, (printed,) = letters(results), papers_results().tables.values()
+    short, (printed,) = letters(results), efficiency.papers_results().tables.values()
     every = {"the paper": printed} | {name_of(each, short): tables for each, tables in results.tables.items()}
     rows = [
         (name, *(_ratio(own.get(measure), HEADLINE_LENGTH, paper.BASELINES) for measure in MEASURES))
@@ -92,7 +79,7 @@ def letters(results: Results | None) -> dict[str, str]:
 def name_of(condition: Condition, short: Mapping[str, str] | None = None) -> str:
     """Describes a condition, with a letter for its machine if given."""
     machine = (short or {}).get(condition.machine, condition.machine)
-    return f"{PROFILES[condition.profile]}, {condition._replace(machine=machine).place}"
+    return f"{efficiency.PROFILES[condition.profile]}, {condition._replace(machine=machine).place}"
 
 
 def file_of(condition: Condition) -> str:
@@ -122,7 +109,7 @@ def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.Dat
 
 def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Tabulates ratios by length, to the paper's mean, parts of it and the lowest rival, each above the paper's own."""
-    lengths, (printed,) = sorted(rows["length"].unique()), papers_results().tables.values()
+    lengths, (printed,) = sorted(rows["length"].unique()), efficiency.papers_results().tables.values()
     body = []
     for group, rivals in GROUPS.items():
         for name, own in ((group, rows), (f"{group}, in the paper", printed[measure])):
@@ -262,7 +249,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if math.isfinite(ratio) else "\u221e"
 
 
-def _parted(found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int) -> tuple[int, Needs]:
+def _parted(found: efficiency.Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int) -> tuple[int, Needs]:
     """Returns whether a ratio is as large as claimed, as a sign, and what a decision would need. A time decides if its
     bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that refutes a claim is
     corrected for the number of comparisons."""
@@ -376,7 +363,7 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
     here = f"solid: measured, {condition._replace(machine='').place}"
     handles.append(Line2D([], [], color=INK, linewidth=1.4, label=here))
     handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHED, label="dashed: the paper's, A100, bf16"))
-    if causes := [status for status in STATUSES[1:] if status in set(shown["status"])]:
+    if causes := [status for status in efficiency.STATUSES[1:] if status in set(shown["status"])]:
         handles.append(Line2D([], [], linestyle="none", label=f"missing points: {', '.join(causes)}"))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
     return svg(figure)

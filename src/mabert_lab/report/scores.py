@@ -8,23 +8,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from mabert_lab.report import paper
+from mabert_lab.report import paper, studies
 from mabert_lab.report.charts import INK, LOOKS, line_chart, over_steps, panels, svg, with_grid
 from mabert_lab.report.document import FLAG, MISSING, table, with_best, written
 from mabert_lab.report.paper import Claim, Comparison, Needs, Verdict, verdict_on
-from mabert_lab.report.studies import (
-    LEAST_PAIRS,
-    LEVEL,
-    NO_SCORES,
-    Arm,
-    Difference,
-    Study,
-    above,
-    averages,
-    difference,
-    percent,
-    summary,
-)
+from mabert_lab.report.studies import LEAST_PAIRS, LEVEL, NO_SCORES, Arm, Study, averages, difference, percent
 
 _UNITS = {
     "seed": "fine-tuning seeds",
@@ -229,13 +217,13 @@ def _why(arm: Arm, column: str) -> str:
 
 def _summary(scores: Iterable[float], why: str = "") -> str:
     """Writes mean, deviation and number of scores, or why there are none."""
-    mean, std, count = summary(scores)
+    mean, std, count = studies.summary(scores)
     if not count:
         return f"{MISSING} {why}".strip()
     return f"{mean:.3f} ({count})" if count == 1 else f"{mean:.3f} ± {std:.3f} ({count})"
 
 
-def _difference(found: Difference | None, over: str = "") -> str:
+def _difference(found: studies.Difference | None, over: str = "") -> str:
     if found is None:
         return MISSING
     ends = "" if found.low is None else f"[{found.low:+.3f}, {found.high:+.3f}] "
@@ -265,12 +253,12 @@ UNLEARNT = "no better than one answer for all"  # outcome of a comparison of two
 HARDLY = "with a model that hardly learnt"  # outcome with one whose training did not end below its study's line
 
 
-def of_studies(claim: Claim, studies: Sequence[Study]) -> Iterator[Verdict]:
+def of_studies(claim: Claim, every: Sequence[Study]) -> Iterator[Verdict]:
     """Yields a verdict per study and variant, over all budgets that the claim names, or for each if it names none."""
     rule = claim.rule
     # Of how many comparisons the majority decides: two arms on each task, or one arm's average over each other's.
     together = len(rule.get("tasks") or rule["second"]) if rule.get("most") else 1
-    own = [study for study in studies if study.question in rule["asks"]]
+    own = [study for study in every if study.question in rule["asks"]]
     for study in own:
         title = f"{study.title}, " if len(own) > 1 else ""
         if over_budgets := {"rising": _rising, "steady": _steady}.get(rule.get("form", "")):
@@ -453,7 +441,7 @@ def _learnt(study: Study, arms: Iterable[Arm], keys: Iterable[str]) -> bool:
     """Checks whether any arm beats a constant answer on any of some tasks, or that answer's score is unknown."""
     floors = {column.key: column.constant for column in study.columns}
     found = [(arm.scores[key].dropna(), floors[key]) for arm in arms for key in keys if key in arm.scores]
-    return any(len(seeds) > 0 and (floor is None or above(seeds, floor)) for seeds, floor in found)
+    return any(len(seeds) > 0 and (floor is None or studies.above(seeds, floor)) for seeds, floor in found)
 
 
 def _unlearnt(study: Study, arms: Iterable[Arm], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -475,7 +463,7 @@ def arm_averages(study: Study) -> pd.DataFrame:
         table, theirs = study.table(arm.budget), math.nan
         if table is not None and papers and arm.paper in table.mean.index:
             theirs = table.average(str(arm.paper), papers)
-        rows.append((arm, arm.budget, *summary(averages(arm.scores, wanted)), theirs))
+        rows.append((arm, arm.budget, *studies.summary(averages(arm.scores, wanted)), theirs))
     return pd.DataFrame(rows, columns=["arm", "budget", "mean", "std", "seeds", "paper"])
 
 
