@@ -1,8 +1,4 @@
-"""The paper's three efficiency tables for MaBERT and its rivals: peak memory, latency, and training step time.
-
-See `mabert_lab.bench.tasks` for what is run, `mabert_lab.bench.profiles` for how it is set up, and
-`mabert_lab.bench.turns` for how it is timed.
-"""
+"""The paper's three efficiency tables for MaBERT and its rivals: peak memory, latency, and training step time."""
 
 import itertools
 import typing
@@ -81,9 +77,8 @@ class Plan(Checked):
 
 
 def run(plan: Plan, quick: bool = False, output: Path | None = None, resume: bool = False) -> dict[str, Any]:
-    """Measures a plan, cell by cell; ``rows`` are those of `mabert_lab.bench.turns.Measurement`, of batches with
-    ``tokens_per_second`` too, and ``parameters`` those of each model as a classifier. RuntimeError if an operator is
-    wrong on the GPU; nothing was timed then."""
+    """Measures a plan, cell by cell; each of the ``rows`` is a `mabert_lab.bench.turns.Measurement`, of batches with
+    ``tokens_per_second`` too. RuntimeError if an operator is wrong on the GPU; nothing was timed then."""
     plan = plan.quick() if quick else plan
     with workers_of({name: name for name in plan.models}, plan.device) as workers:
         result: dict[str, Any] = {

@@ -159,8 +159,7 @@ def _without(text: str, goes: Callable[[str], bool]) -> str:
 
 
 def hide(length: int, articles: Sequence[str], draws: random.Random) -> Iterator[Search]:
-    """Yields LongEmbed's two synthetic tasks (Zhu et al., 2024, arXiv 2404.12096) at one length: a passkey in repeated
-    sentences, and a fact in prose, at a random place."""
+    """Yields LongEmbed's two synthetic tasks (Zhu et al., 2024, arXiv 2404.12096) at one length."""
     words = round(length * WORDS_A_TOKEN)
     names = draws.sample([f"{first} {last}" for first in FIRST for last in LAST], FACTS)
     filler = itertools.cycle(FILLER.split())

@@ -210,7 +210,6 @@ class Answers:
             return build("classifier", own or family.base_config()).num_parameters()
 
     def release(self) -> None:
-        """Drops the model."""
         self.task = None
         gc.collect()
         trim()

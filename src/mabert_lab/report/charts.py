@@ -44,8 +44,7 @@ def line_chart(
     dots: bool = False,
     marks: Sequence[float] = (),
 ) -> str:
-    """Draws curves over one axis, as SVG, from x (a count) and y by name. Few points may be marked (`dots`); `marks`
-    are x values of vertical lines: of a pretraining, where its windows change length."""
+    """Draws curves over one axis, as SVG, from x (a count) and y by name; `marks` are x values of vertical lines."""
     figure, axes = panels((6.4, 3.2))
     many = len(lines) > len(COLOURS)
     colours = [colour for colour, _ in LOOKS.values()] if many else COLOURS

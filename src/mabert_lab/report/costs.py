@@ -370,7 +370,6 @@ def scaling_chart(results: Results, condition: Condition) -> str | None:
 
 
 def _scaling(axes: Axes, measure: str, rows: pd.DataFrame, condition: Condition) -> None:
-    """Draws the panel of one measure."""
     printed, measured = paper.TABLES[measure].mean, rows.dropna(subset="value")
     for model in (each for each in LOOKS if each in paper.MODELS or each in rows.index):
         if model in paper.MODELS:

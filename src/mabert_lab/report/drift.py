@@ -95,9 +95,6 @@ def as_distance(value: float) -> str:
 STRONGLY, HARDLY = 0.1, 0.5  # most that is left of drift where masks suppress it strongly, and where it cannot be told
 LEAST = 16  # minimum texts for a decision
 
-Curves = Mapping[str, Mapping[str, Any]]
-"""Rows of one situation by masking: for each kind of vector, the distances at increasing padding, starting at none."""
-
 
 def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
     """Yields a verdict for each model and situation."""
@@ -114,8 +111,8 @@ def of_drifts(claim: Claim, drifts: Drifts) -> Iterator[Verdict]:
             yield replace(verdict_on(claim, place, compared), group=group)
 
 
-def _compared(claimed: Mapping[str, Any], curves: Curves, texts: int) -> list[Comparison]:
-    """Compares the curves of one situation by a claim's rule; too few texts decide nothing."""
+def _compared(claimed: Mapping[str, Any], curves: Mapping[str, Any], texts: int) -> list[Comparison]:
+    """Compares the curves of one situation, rows by masking, by a claim's rule; too few texts decide nothing."""
     rule, maskings = claimed["rule"], claimed["maskings"]
     if not set(maskings) <= curves.keys():
         return [Comparison("", None, needs=(("curves of", ", ".join(maskings)),))]

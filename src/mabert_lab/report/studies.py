@@ -248,7 +248,6 @@ class Study:
         return ("; " if any("," in name for name in names) else ", ").join(names) or "no task yet"
 
     def label_of(self, name: str) -> str:
-        """Returns an arm's printed name."""
         return paper.NAMES.get(name, name)
 
 

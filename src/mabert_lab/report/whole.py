@@ -20,8 +20,7 @@ NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")  # th
 
 
 def report(every: Sequence[Found], verdicts: Mapping[str, pd.DataFrame], folder: str = "") -> Page:
-    """Makes the report of what `find` found and how claims were `judged` by it: what is decided and what is not, the
-    user's own results, then everything else. The folder is that of the figures' files, relative to the page."""
+    """Makes the report of what `find` found and how claims were `judged`; `folder` is that of the figures' files."""
     few = []
     for found in every:
         for study in found.studies:

@@ -90,7 +90,6 @@ class CellFiles:
         return None
 
     def claim(self) -> FileLock:
-        """Returns the lock for running the cell."""
         return locked(self.lock)
 
 

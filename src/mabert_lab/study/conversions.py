@@ -33,8 +33,7 @@ or an order of examples. Adding seeds or conversions leaves existing cells uncha
 
 
 class Conversions:
-    """Lays conversions out as cells. FileNotFoundError if there is no teacher or text; ValueError if none is named, the
-    teacher cannot be converted, or the seeds overlap, and later, by `cells`, if there is too little text."""
+    """Lays conversions out as cells; FileNotFoundError or ValueError if teacher, text or seeds are missing or wrong."""
 
     def __init__(self, scale: Scale) -> None:
         self.asked, self.seeds = scale.convert or ConvertSettings(), scale.seeds

@@ -84,7 +84,6 @@ class StudyTask(Checked):
 
     @classmethod
     def of(cls, name: str, content: Any) -> "StudyTask":
-        """Makes a task from a scale's entry of that name."""
         where = f"tasks.{name}"
         task: StudyTask = check(cls, {**(check(dict | None, content, where) or {}), "name": name}, where)
         check_part(FinetuneRecipe, task.finetune, f"{where}.finetune")
