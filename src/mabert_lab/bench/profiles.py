@@ -38,9 +38,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SMALL = {"hidden_size": 64, "layer_pattern": "MMT", "num_attention_heads": 2, "intermediate_size": 96}
 """Sizes for testing in seconds that everything runs."""
 
-WITHOUT_FLASH = "sdpa_plain"
-"""Name of SDPA without its flash kernels in transformers. It must not contain "flash", which transformers takes for a
-kernel to download."""
+WITHOUT_FLASH = "sdpa_plain"  # in transformers, which takes a name with "flash" for a kernel to download
 
 
 def without_flash(module: torch.nn.Module, *tensors: Tensor, **options: Any) -> tuple[Tensor, None]:

@@ -39,7 +39,6 @@ KINDS = {
     "retrieval": "how well models find long texts, beside BM25",
     "report": "tables and figures of what `models` wrote, beside the paper's numbers",
 }
-"""Kinds of measurements by `mabert bench`."""
 
 
 def add_bench(commands: Any) -> None:

@@ -87,13 +87,9 @@ class Source:
 class Results:
     """Measurements of one or more files."""
 
-    # One per measure, condition, model and length, as in its file: ``measure``, the fields of `Condition`, ``model``,
-    # ``length`` in tokens, ``batch`` (for training the texts of the whole step), ``micro_batch``, ``status`` of
-    # `STATUSES`, ``reason``, ``setting``; milliseconds (``median_ms``, ``fastest_ms``, ``slowest_ms`` of ``samples``
-    # calls; ``low_ms`` and ``high_ms``, the bounds of these, which files from before 2026-11-28 lack; ``anchor_ms``,
-    # MaBERT's median over ``anchor_samples`` calls in the same turns) or MiB (``peak_mib``, ``weights_mib``). Reading
-    # adds ``source``; ``value``, the number in the unit of the paper's tables (NaN unless measured); and ``at_least``,
-    # a lower bound in seconds (NaN unless a call was too slow).
+    # One per measure, condition, model and length, as `mabert_lab.bench.turns.Measurement` describes it; files from
+    # before 2026-11-28 lack ``low_ms`` and ``high_ms``. Reading adds ``source``; ``value``, the number in the unit of
+    # the paper's tables (NaN unless measured); and ``at_least``, a lower bound in seconds (NaN unless too slow).
     rows: pd.DataFrame
     parameters: Mapping[str, int]  # of each measured model
     sources: tuple[Source, ...]  # the files, oldest first

@@ -18,7 +18,6 @@ from mabert.schema.ranges import Count
 from mabert.train.recipe import FinetuneRecipe
 
 TITLES = {**{name: task.folder for name, task in TASKS.items()}, "mnli_m": "MNLI-m", "mnli_mm": "MNLI-mm"}
-"""Printed names of GLUE's tasks and columns."""
 
 ROWS = {
     "cola": (8551, 1043),
