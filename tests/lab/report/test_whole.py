@@ -235,6 +235,8 @@ def test_a_table_marks_its_best_and_aligns_its_numbers():
     none = [*map(number_in, ("1.2.3", "2026-11-28", "12x", "1e-5"))]
     assert none == [None] * 4, "not numbers as tables have them"
     assert "**" not in str(with_best(table("", ("n",), [("1",), ("1",)]), [0]).values)
+    page = Page("t", markdown(table("", ("a", "b"), [("x", "1"), ("y", "2")])), {}).html()
+    assert re.findall('data-label="(.)"', page) == list("abab"), "beside each cell, on a phone"
 
 
 def test_throughput_has_its_spread_and_says_what_was_too_slow():
