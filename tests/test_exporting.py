@@ -215,7 +215,7 @@ def test_the_portable_operators_keep_the_contract_with_holes_too(mode, reverse):
 
 @pytest.mark.parametrize("name", ["onnx", "onnxscript", "onnxruntime", "openvino"])
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.setattr("mabert.extras.find_spec", lambda package: None if package == name else object())
+    monkeypatch.setattr("mabert.machine.environment.find_spec", lambda package: None if package == name else object())
     to = "openvino" if name == "openvino" else "onnx"
     assert main(["export", "minilm", "--to", to, "-o", str(tmp_path / "out")]) == 2
     told = f"mabert: {name} is not installed; the extra export brings it: pip install 'mabert[export]'\n"
@@ -224,7 +224,7 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch, capsys, name):
 
 
 def test_a_folder_of_something_else_is_left_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("mabert.extras.find_spec", lambda package: object())
+    monkeypatch.setattr("mabert.machine.environment.find_spec", lambda package: object())
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"holds other files; give a folder that is new, or one of an earlier export"):
         mabert.export("minilm", tmp_path)

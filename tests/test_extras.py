@@ -10,7 +10,7 @@ import pytest
 import mabert
 from mabert import MaBertForMaskedLM
 from mabert.data.tasks import Task
-from mabert.extras import DISTRIBUTIONS, EXTRAS, lacking
+from mabert.machine.environment import DISTRIBUTIONS, EXTRAS, lacking
 from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe

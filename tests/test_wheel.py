@@ -18,7 +18,7 @@ from textwrap import indent
 import pytest
 from packaging.requirements import Requirement
 
-from mabert.extras import EXTRAS
+from mabert.machine.environment import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from mabert.baselines.registry import family_of
-from mabert.extras import check_installed
 from mabert.files.writing import filling
+from mabert.machine.environment import check_installed
 from mabert.machine.memory import is_out_of_memory, size_of
 from mabert.opening.opened import Model, open_model
 from mabert.ops import use_backend

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from mabert.cli import main
-from mabert.extras import check_reporters
+from mabert.machine.environment import check_reporters
 from mabert.train import trainer
 from mabert.train.callbacks import table
 from mabert.train.pretrain import pretrain

@@ -16,7 +16,7 @@ from mabert.cli.command import Draw, OptionError, Parser, complain, draw_nothing
 from mabert.cli.convert import add_convert, add_export
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain, add_tokenizer
-from mabert.extras import lacking
+from mabert.machine.environment import lacking
 
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -20,10 +20,10 @@ from mabert.conversion.training import Alignment, Distillation, train
 from mabert.data.collate import FlatteningCollator
 from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
-from mabert.extras import EXTRAS, check_installed
 from mabert.files.places import CARD
 from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
+from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.schema.check import check

@@ -20,7 +20,7 @@ from mabert.ops.backends import (
     requested_backend,
     use_backend,
 )
-from mabert.ops.checks import check_float, check_input, check_matrix, check_steps, widen
+from mabert.ops.layout import check_float, check_input, check_matrix, check_steps, widen
 
 __all__ = [
     "HEAD_SIZE_STEP",

@@ -16,9 +16,9 @@ from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
 from mabert.data.rows import tsv_line
 from mabert.data.tasks import Rows, Task, column
-from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import read_json, read_json_if_there
 from mabert.files.writing import filling, write_json, write_text
+from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import size_of
 from mabert.opening.opened import Model
 from mabert.train.finetune_once import finetune_once

@@ -24,9 +24,8 @@ from mabert.data.collate import Collator
 from mabert.data.encode import EncodedExamples
 from mabert.data.glue import GlueTask
 from mabert.data.tasks import Rows, Task
-from mabert.extras import check_reporters
 from mabert.files.reading import read_json_if_there, to_json
-from mabert.machine.environment import resolve_precision, warn_of_emulation
+from mabert.machine.environment import check_reporters, resolve_precision, warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config

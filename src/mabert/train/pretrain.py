@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.baselines.uses import build, compile_layers
-from mabert.extras import EXTRAS, check_installed
 from mabert.files.writing import filling
+from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import naming_memory, size_of
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt

@@ -16,9 +16,8 @@ from mabert.data.cache import IDS, build_cache
 from mabert.data.corpus import Source
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
 from mabert.data.tokenizer import fingerprint
-from mabert.extras import check_reporters
 from mabert.files.reading import digest
-from mabert.machine.environment import resolve_precision, warn_of_emulation
+from mabert.machine.environment import check_reporters, resolve_precision, warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
 from mabert.opening.opened import Opened, open_model
 from mabert.schema import IGNORED

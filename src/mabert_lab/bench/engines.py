@@ -20,8 +20,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mabert.baselines.family import Family
 from mabert.baselines.registry import FAMILIES, family_of
 from mabert.exporting import OnnxRuntime, OpenVino, Plain
-from mabert.extras import check_installed
 from mabert.files.places import find
+from mabert.machine.environment import check_installed
 from mabert.model.config import MaBertConfig
 from mabert.model.graphs import Captured
 from mabert.model.prepack import prepack

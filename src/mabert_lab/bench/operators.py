@@ -22,7 +22,6 @@ from torch.nn.functional import conv1d, silu, softplus
 from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
-from mabert_lab.bench.memory import copy_rate, synchronise
 from mabert_lab.bench.results import measured_on, place_of, record, table, three_digits, times_of
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
@@ -315,3 +314,25 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
         "" if row["side"] == "mabert" else f"{three_digits(row['ratio'])}x",
         remark,
     )
+
+
+_COPIED_BYTES = 256 << 20
+
+
+def copy_rate(device: str) -> float:
+    """Returns the best bytes per second, read and written together, in a few copies of 256 MiB, more than any cache."""
+    source = torch.ones(_COPIED_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+        synchronise(device)
+
+    copy()
+    return 2 * source.nbytes / min(timed(copy) for _ in range(7))
+
+
+def synchronise(device: str) -> None:
+    """Waits for a GPU to finish."""
+    if device == "cuda":
+        torch.cuda.synchronize()

@@ -18,7 +18,7 @@ from mabert.model.prepack import PackedLinear
 from mabert.schema import IGNORED
 from mabert.train.objective import at_places, mean_over_scored
 from mabert_lab.bench.engines import ENGINES, RUNTIMES, Contender, contender
-from mabert_lab.bench.memory import synchronise
+from mabert_lab.bench.operators import synchronise
 from mabert_lab.bench.profiles import DTYPES, Cell, configured, engine_of
 
 EFFECTIVE_BATCH = 32

@@ -9,10 +9,9 @@ from mabert.machine.rounds import Spread
 from mabert.schema.check import Checked
 from mabert.schema.ranges import Count, Range, Seconds
 from mabert_lab.bench.bounds import bounds_of
-from mabert_lab.bench.memory import free_memory
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample
-from mabert_lab.bench.worker import START, CellError, Worker
+from mabert_lab.bench.worker import START, CellError, Worker, free_memory
 
 FIRST_CALL = 1.5  # factor on the time limit for a model's first call, which touches its memory for the first time
 ANCHOR = "mabert"  # the model that all others are compared with

@@ -1,22 +1,24 @@
 """Runs a model in its own process, so that one that takes too long or too much memory ends alone."""
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
 import os
 import platform
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.utils import logging
 
-from mabert.machine.memory import is_out_of_memory
+from mabert.machine.memory import field_of, is_out_of_memory, memory_left
 from mabert.machine.processes import LARGEST_KEPT, context, described
 from mabert_lab.bench.engines import contender
-from mabert_lab.bench.memory import STATUS, field_of, forget_peak, free_memory, limit_memory, trim
 from mabert_lab.bench.operators import refuse_unless_correct
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.tasks import Sample, make
@@ -38,8 +40,43 @@ ALLOCATION = {
 are touched page by page: DeBERTa took 4.1 instead of 2.4 s for 1,024 tokens. Without keeping freed memory, BERT took 7
 % longer for 4,096 tokens in bf16 on a processor with AMX, and MaBERT 3 to 6 %."""
 
+SHARE = 0.85  # share of the free memory at the start of a cell that its model may take
+STATUS = "/proc/self/status"
 START = 300.0  # maximum seconds to start a process, or to build a model in it, not counting its first call
 ENDING = 10.0  # seconds that an idle process may take to end
+
+
+def free_memory() -> int | None:
+    """Returns the bytes that one model may take now; None if the free memory is unknown."""
+    left = memory_left()
+    return None if left is None else int(SHARE * left)
+
+
+def limit_memory(allowed: int | None) -> None:
+    """Limits this process to `allowed` more bytes, so that too large a model fails alone; None sets no limit."""
+    if allowed is None or sys.platform != "linux":
+        return
+    import resource  # not on every system
+
+    bound = field_of(STATUS, "VmData") + allowed
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound if hard < 0 else min(bound, hard), hard))
+
+
+def trim() -> None:
+    """Returns freed memory to the system if the C library supports it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def forget_peak() -> bool:
+    """Returns freed memory to the system and resets this process's peak size; False if that is not supported."""
+    trim()
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 class CellError(Exception):

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from mabert import cli
-from mabert.extras import lacking
 from mabert.files.writing import write_text
+from mabert.machine.environment import lacking
 from mabert.train.folder import HISTORIES
 from mabert_lab.cli.measure import add_bench, add_demo, add_report
 from mabert_lab.cli.study import add_study

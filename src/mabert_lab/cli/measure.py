@@ -9,9 +9,9 @@ from typing import Any
 
 from mabert.cli.command import command, complain, load_libraries, number, say
 from mabert.data import GLUE
-from mabert.extras import EXTRAS, check_installed
 from mabert.files.reading import shown
 from mabert.files.writing import write_text
+from mabert.machine.environment import EXTRAS, check_installed
 from mabert.schema.ranges import BatchSize, Seconds, Tokens, range_of
 
 

@@ -92,7 +92,7 @@ def as_distance(value: float) -> str:
     return MISSING if math.isnan(value) else "0" if value < STABLE else f"{value:.2g}"
 
 
-STRONGLY, HARDLY = 0.1, 0.5  # most that is left of drift where masks suppress it strongly, and where it cannot be told
+STRONGLY, HARDLY = 0.1, 0.5  # shares of drift without masks: suppressed up to the first, not above the second
 LEAST = 16  # minimum texts for a decision
 
 

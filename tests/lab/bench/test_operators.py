@@ -9,7 +9,7 @@ import torch
 
 from mabert_lab import cli
 from mabert_lab.bench import operators
-from mabert_lab.bench.memory import copy_rate
+from mabert_lab.bench.operators import copy_rate
 
 
 class Off(torch.autograd.Function):
@@ -89,8 +89,8 @@ def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(monkeypa
 
 
 def test_the_copy_rate_counts_both_ways(monkeypatch):
-    monkeypatch.setattr("mabert_lab.bench.memory.timed", lambda copy: (copy(), 0.5)[1])
-    monkeypatch.setattr("mabert_lab.bench.memory._COPIED_BYTES", 1024)
+    monkeypatch.setattr("mabert_lab.bench.operators.timed", lambda copy: (copy(), 0.5)[1])
+    monkeypatch.setattr("mabert_lab.bench.operators._COPIED_BYTES", 1024)
     assert copy_rate("cpu") == 2 * 1024 / 0.5
 
 

@@ -320,7 +320,7 @@ def test_a_runtime_refuses_a_dtype_that_it_does_not_compute_in():
 
 
 def test_a_runtime_that_is_not_installed_is_one_line(monkeypatch):
-    monkeypatch.setattr("mabert.extras.find_spec", lambda package: None)
+    monkeypatch.setattr("mabert.machine.environment.find_spec", lambda package: None)
     with pytest.raises(ValueError, match="onnx is not installed; the extra export brings it"):
         contender("bert:openvino")
 

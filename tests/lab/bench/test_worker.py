@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from mabert.machine import memory as machine_memory
-from mabert_lab.bench import memory
 from mabert_lab.bench import worker as worker_module
 from mabert_lab.bench.profiles import Cell
 from mabert_lab.bench.worker import CellError, serve, status_of
@@ -38,14 +37,14 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
     assert machine_memory.group_memory(groups, root) == [350]
     with monkeypatch.context() as patched:
         patched.setattr(machine_memory, "group_memory", lambda: [350])
-        assert memory.free_memory() == int(memory.SHARE * 350)
+        assert worker_module.free_memory() == int(worker_module.SHARE * 350)
         patched.setattr(machine_memory, "group_memory", lambda: [0])
-        assert memory.free_memory() == 0
+        assert worker_module.free_memory() == 0
         with pytest.raises(ValueError, match=r"needs at least 1.0 GiB of memory; 0.0 GiB are free"):
             machine_memory.check_fits("the model", 1 << 28, 4)
         patched.setattr(machine_memory, "group_memory", list)
         patched.setattr(machine_memory, "field_of", lambda file, name: 0)
-        assert memory.free_memory() is None
+        assert worker_module.free_memory() is None
         machine_memory.check_fits("the model", 1 << 60, 4)
     groups.write_text("12:cpu,cpuacct:/job\n9:memory:/job\n")
     sizes = {"memory.limit_in_bytes": "900\n", "memory.usage_in_bytes": "950\n"}
@@ -56,8 +55,8 @@ def test_memory_that_a_group_of_processes_may_take_bounds_a_model(tmp_path, monk
 def test_a_field_that_linux_does_not_tell_is_zero(tmp_path):
     file = tmp_path / "status"
     file.write_text("VmRSS:\t 3 kB\n")
-    assert [memory.field_of(str(file), name) for name in ("VmRSS", "VmHWM")] == [3 << 10, 0]
-    assert memory.field_of(str(tmp_path / "none"), "VmRSS") == 0
+    assert [machine_memory.field_of(str(file), name) for name in ("VmRSS", "VmHWM")] == [3 << 10, 0]
+    assert machine_memory.field_of(str(tmp_path / "none"), "VmRSS") == 0
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_the_next_cell_has_a_new_process(worker):
 @pytest.mark.slow
 def test_a_process_is_bounded_in_its_memory():
     def allocate(pipe):
-        memory.limit_memory(0)
+        worker_module.limit_memory(0)
         try:
             torch.ones(1 << 30)
         except Exception as error:
