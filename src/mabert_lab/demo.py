@@ -69,12 +69,18 @@ def demo(
     teacher: str = TEACHER,
     tokens: int = TOKENS,
 ) -> dict[str, Any]:
-    """Runs the tour into a folder, which must be new or empty (default, the first such of `demo-out`, `demo-out-2`,
-    ...), on files of the user's own `text` (default, the documentation of Python and its packages); returns the content
-    of the page, which is also in `demo.json`. `steps` are of pretraining (default, the recipe's). The `teacher` is
-    converted from so many `tokens`, nearly all of a shorter text; if it is not available, the tour says so and only
-    pretrains. ValueError if the folder is not empty or there is too little text; FileNotFoundError if a file does not
-    exist; KeyboardInterrupt after Ctrl-C, which leaves a folder of no use."""
+    """Runs the tour into a folder and returns the content of its page, which is also in `demo.json`.
+
+    Args:
+        output: A new or empty folder; default, the first such of `demo-out`, `demo-out-2`, ...
+        text: Files of the user's own text; default, the documentation of Python and its packages.
+        steps: Steps of pretraining; default, the recipe's.
+        teacher: Model to convert; where it is not available, the tour says so and only pretrains.
+        tokens: Tokens to convert it from; nearly all of a shorter text.
+
+    Raises ValueError if the folder is not empty or there is too little text, FileNotFoundError if a file does not
+    exist, and KeyboardInterrupt after Ctrl-C, which leaves a folder of no use.
+    """
     folder = free_folder() if output is None else Path(output)
     if in_use(folder):
         raise ValueError(f"{folder} already holds files; name another folder with -o, or remove it")

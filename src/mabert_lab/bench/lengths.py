@@ -93,11 +93,15 @@ def run(
     device: str = "cpu",
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Measures MaBERT and its `rivals`, see `mabert_lab.bench.engines.contender`, at every distribution of lengths: the
-    drawn ones, and the user's `own` by name, in tokens. `budget` is the seconds per batch, which the sides share; each
-    gets at least three calls. The result has ``lengths`` of the texts, ``rows``, see `row_of`, and ``speed`` (by
-    distribution, the unpadded run's speed over each other side's, from medians). ValueError for an unknown dtype, model
-    or engine; RuntimeError if an operator is wrong on the GPU, on which nothing is timed then."""
+    """Measures MaBERT and its rivals on texts of every distribution of lengths: the drawn ones, and the user's `own`.
+
+    `own` has the texts' lengths in tokens, by name; `rivals` are named as in `mabert_lab.bench.engines.contender`. The
+    sides share the `budget` of seconds per batch, and each gets at least three calls.
+
+    The result has ``lengths`` of the texts, ``rows``, see `row_of`, and ``speed``: by distribution, the unpadded run's
+    speed over each other side's, from medians. Raises ValueError for an unknown dtype, model or engine, and
+    RuntimeError if an operator is wrong on the GPU, before anything is timed.
+    """
     dtype = fast_dtype(device) if dtype is None else check(Dtype, dtype, "dtype")
     more = 8 if device == "cuda" else 1  # a GPU has room for more texts
     batches = {name: draw(*how, more * texts) for name, (how, texts) in NORMAL.items()}

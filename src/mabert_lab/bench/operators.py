@@ -36,12 +36,16 @@ Call = Callable[..., Tensor]
 
 
 def run(quick: bool = False, output: Path | None = None, device: str = "cpu", resume: bool = False) -> dict[str, Any]:
-    """Measures both operators; see `mabert_lab.bench.results`. Of the result, ``rows`` have the ``ratio`` of a median
-    to mabert's, and of ``backward`` alone to the forward pass; ``agreement`` is the largest difference from each
-    rival's output, relative to its largest value. On a CPU ``memory`` has the bytes that the scan saves for its
-    backward pass and those of all states; on a GPU ``rates`` has bytes copied and exponentials a second, and each row
-    ``peak_mib`` beyond the inputs. RuntimeError if an operator disagrees with the reference on this machine,
-    ModuleNotFoundError on a CPU without mamba.py, of mabert's extra lab; nothing was timed then."""
+    """Measures both operators; see `mabert_lab.bench.results`.
+
+    The result's ``rows`` have the ``ratio`` of a median to mabert's, and of ``backward`` alone to the forward pass;
+    on a GPU also ``peak_mib`` beyond the inputs. ``agreement`` is the largest difference from each rival's output,
+    relative to its largest value. On a CPU, ``memory`` has the bytes that the scan saves for its backward pass, and
+    those of all states; on a GPU, ``rates`` has bytes copied and exponentials per second.
+
+    Raises RuntimeError if an operator disagrees with the reference on this machine, and ModuleNotFoundError on a CPU
+    without mamba.py, which the extra lab brings; nothing is timed then.
+    """
     on_gpu = device == "cuda"
     environment = {**measured_on(), "backend": str(explain(torch.zeros(1, device=device)))}
     if not on_gpu:

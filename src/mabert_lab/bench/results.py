@@ -60,11 +60,17 @@ def record(
     name: str,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Runs jobs by title with a progress bar; after each, prints its numbers and writes the result to the dated file of
-    that `name` in the folder `output`, if there is one; at the end, `show` prints the whole, which is returned. The
-    jobs add to the result, which holds `measured_on` under ``environment``; each row names its ``job``. With `resume`,
-    it goes on with the newest file of the same request, see `take_over`: with missing jobs, then with those of which a
-    row failed."""
+    """Runs jobs with a progress bar, prints and writes the result after each, and returns it.
+
+    Args:
+        result: The jobs add to it; holds `measured_on` under ``environment``. Each row names its ``job``.
+        jobs: Jobs by title.
+        show: Prints the whole result at the end.
+        output: Folder for the dated JSON file; None writes nothing.
+        name: End of the file's name.
+        resume: Whether to go on with the newest file of the same request, see `take_over`: with the jobs that are
+            missing, then with those of which a row failed.
+    """
     if resume and output is not None:
         take_over(result, output, name)
     rows: list[dict[str, Any]] = result.get("rows", [])  # the jobs add to the same list
