@@ -253,6 +253,12 @@ def test_a_run_that_goes_on_has_its_own_recipe_and_a_budget_stands_for_the_whole
     assert asked("--resume", "--budget", "50%").training.steps == 5 * begun.training.steps
 
 
+def test_fields_that_may_be_left_out_are_not_called_required(capsys):
+    with pytest.raises(SystemExit):
+        cli.parse(["pretrain", "-o", "run"])
+    assert "the following arguments are required: recipe;" in capsys.readouterr().err
+
+
 def test_debug_shows_the_traceback(masked_lm):  # noqa: F811
     with pytest.raises(FileNotFoundError):
         main(["embed", "nowhere", "--debug"])

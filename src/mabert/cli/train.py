@@ -73,7 +73,9 @@ def add_pretrain(commands: Any) -> None:
     added = command(commands, "pretrain", run_pretrain, "pretrain a model by masked language modelling, from a recipe")
     recipe = "YAML file, or demo, mini, small-gpu or paper; with --resume alone, the run's own recipe is used"
     added.add_argument("recipe", help=recipe)
-    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the recipe's")
+    added.add_argument(
+        "fields", nargs="*", default=[], metavar="section.field=value", help="fields that replace the recipe's"
+    )
     family = "family: mabert, bert, albert, longformer, bigbird, deberta or modernbert [the recipe's]"
     added.add_argument("--model", help=family)
     start = "model folder whose weights to start from [random weights]"

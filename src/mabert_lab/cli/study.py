@@ -56,7 +56,9 @@ def add_drift(studies: Any) -> None:
 
 
 def add_grid_options(added: argparse.ArgumentParser) -> None:
-    added.add_argument("fields", nargs="*", metavar="section.field=value", help="fields that replace the scale's")
+    added.add_argument(
+        "fields", nargs="*", default=[], metavar="section.field=value", help="fields that replace the scale's"
+    )
     scale = "size: tiny, mini, small, paper or a YAML file; with --from, convert-tiny or convert [tiny; convert]"
     added.add_argument("--scale", help=scale)
     text = "text to pretrain on, or to convert by [the scale's]"
