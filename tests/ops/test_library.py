@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mabert.ops import library, use_backend
 from tests.ops.agreement import opcheck
@@ -86,3 +86,33 @@ def test_no_states_are_kept_without_gradients() -> None:
     args = [*case.inputs.values(), None, None, True, False]
     assert library.scan_op(*args, False, "cpu")[1].numel() == 0
     assert library.scan_op(*args, True, "cpu")[1].shape == (3, 5, 64)
+
+
+class _Call(nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case = case
+
+    def forward(self, u: Tensor) -> Tensor:
+        return called(self.case, u)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_an_exported_call_is_one_node(name: str) -> None:
+    case = _small(name)
+    u = case.inputs["u"]
+    program = torch.export.export(_Call(case), (u,))
+    targets = [str(node.target) for node in program.graph.nodes if "mabert" in str(node.target)]
+    assert targets == [f"mabert.{case.operator}.default"]
+    torch.testing.assert_close(program.module()(u), case.run(), rtol=0, atol=0)
+
+
+def test_autocast_hands_over_what_it_made() -> None:
+    case = plain_scan(2, 6, 4)
+    project = nn.Linear(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = called(case, project(case.inputs["u"]))
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert project.weight.grad is not None
+    assert project.weight.grad.dtype == torch.float32
