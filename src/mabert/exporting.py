@@ -54,8 +54,8 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
         to: One of `FORMS`: `onnx`, `openvino`, or `torch` for a program that `torch.export.load` opens.
 
     Raises:
-        ValueError: If `to` is unknown, a package is missing, the model cannot be captured, the runtime's outputs differ
-            from PyTorch's, or the folder holds other files.
+        ValueError: If `to` is unknown, a package is missing, the weights are quantized, the model cannot be captured,
+            the runtime's outputs differ from PyTorch's, or the folder holds other files.
     """
     if to not in FORMS:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
@@ -64,6 +64,7 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
     output, opened = Path(output), open_model(model)
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
         raise ValueError(f"{output} holds other files; give a folder that is new, or one of an earlier export")
+    opened.refuse_quantized()
     loaded, tokenizer = opened.model().float(), opened.tokenizer
     loaded.set_attn_implementation("sdpa")  # exporters know torch's attention, not ours
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]

@@ -10,6 +10,7 @@ import torch
 
 import mabert
 from mabert.data.tokenizer import load_tokenizer
+from mabert.exporting import export
 from mabert.opening.opened import extend, open_model
 from mabert.opening.weights import check_finite, parts_of
 from mabert.train.pretrain_run import model_config
@@ -68,15 +69,28 @@ def test_a_missing_package_is_named(quantized, monkeypatch):
         mabert.load(quantized).embed(["a bird"])
 
 
+@pytest.fixture
+def adapted(masked_lm, tmp_path):
+    folder = shutil.copytree(masked_lm, tmp_path / "adapted")
+    (folder / "adapter_config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["quantized", "adapted"])
 @pytest.mark.parametrize("change", ["train", "extend", "start"])
-def test_what_would_change_the_weights_is_refused(quantized, tmp_path, change):
-    plan = dataclasses.replace(recipe(tmp_path), model={}, start_from=str(quantized))
+def test_what_needs_plain_weights_is_refused(kind, change, request, tmp_path):
+    folder = request.getfixturevalue(kind)
+    plan = dataclasses.replace(recipe(tmp_path), model={}, start_from=str(folder))
     changes = {
-        "train": lambda: open_model(quantized).with_new_head(),
-        "extend": lambda: extend(quantized, 512, tmp_path / "longer"),
-        "start": lambda: model_config(plan, load_tokenizer(str(quantized)), open_model(quantized)),
+        "train": lambda: open_model(folder).with_new_head(),
+        "extend": lambda: extend(folder, 512, tmp_path / "longer"),
+        "start": lambda: model_config(plan, load_tokenizer(str(folder)), open_model(folder)),
     }
-    with pytest.raises(
-        ValueError, match=rf"^{quantized} holds quantized weights, which can be neither trained nor ext"
-    ):
+    held = {"quantized": "quantized weights, which can be neither trained, ext", "adapted": "an adapter .*; to train, "}
+    with pytest.raises(ValueError, match=f"^{folder} holds {held[kind]}"):
         changes[change]()
+
+
+def test_quantized_weights_are_not_exported(quantized, tmp_path):
+    with pytest.raises(ValueError, match=f"^{quantized} holds quantized weights, .* nor exported"):
+        export(quantized, tmp_path / "graph", "torch")

@@ -94,11 +94,6 @@ def test_the_markdown_is_what_stands_open_on_the_page(written):
     assert not re.search(r"(?m)^## .*\n+(## |\*The HTML|\Z)", text), "each heading has something below it"
 
 
-def test_the_committed_page_is_at_most_3000_words(request):
-    text = (request.config.rootpath / "benchmarks/results/page/report.md").read_text(encoding="utf-8")
-    assert len(re.sub(r"\||---:?", " ", text).split()) <= 3000
-
-
 def test_the_markdown_links_to_the_figures_beside_it(written):
     output, files = written
     links = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", output.with_suffix(".md").read_text(encoding="utf-8"))
