@@ -16,6 +16,7 @@ from mabert.cli import main
 from mabert.conversion import convert as running
 from mabert.conversion.delta import save_delta, whole
 from mabert.files.places import DELTA, find
+from mabert.opening.opened import open_model
 from tests.conversion.conftest import made_once, make_small
 from tests.conversion.helpers import convert, saved_teacher
 from tests.conversion.test_runs import TEXTS
@@ -34,8 +35,8 @@ def deltas(request, tmp_path_factory, words_to_learn):
         for name in USES:
 
             def both(student, *given, name=name):
-                student.save_pretrained(place / f"{name}-whole")
                 save_delta(student, *given)
+                student.save_pretrained(place / f"{name}-whole")
 
             patch.setattr(running, "save_delta", both)
             convert(request.getfixturevalue(name), words_to_learn, place / name, delta=True)
@@ -94,6 +95,7 @@ def test_transformers_opens_it(deltas, name, kind):
     with torch.no_grad():
         ours, wanted = model(ids)[0], whole(ids)[0]
     assert type(model) is type(whole)
+    assert open_model(deltas / name).use == open_model(deltas / f"{name}-whole").use, "so an export keeps the head"
     assert (ours - wanted).abs().max() <= 2**-5 * wanted.abs().max()
 
 

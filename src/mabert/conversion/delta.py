@@ -44,6 +44,7 @@ def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path)
 
     `teacher` is where others find that: a hub name, a package or a folder. `weights` is its hash, see `weights_hash`.
     """
+    student.config.architectures = [type(student).__name__]  # as `save_pretrained` of a whole model has it
     student.config.save_pretrained(folder)
     cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
     about = {"teacher": teacher, "weights": weights, "use": use}

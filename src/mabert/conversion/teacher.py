@@ -51,7 +51,7 @@ def open_teacher(model: Model) -> Opened:
     if (positions := place.fields.get("position_embedding_type", "absolute")) != "absolute":
         raise ValueError(f"{place} has position_embedding_type {positions!r}; absolute positions can be converted")
     opened = model if isinstance(model, Opened) else open_model(place, TEACHERS)
-    opened.check_trainable()
+    opened.refuse_quantized()
     use_of(opened)
     return opened
 

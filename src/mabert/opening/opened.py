@@ -16,7 +16,7 @@ from mabert.baselines.registry import FAMILIES, family_of
 from mabert.baselines.uses import Use, build, class_for, ready, saved_class, saved_use
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.places import ADAPTER, CONFIG, Place, find
+from mabert.files.places import CONFIG, Place, find
 from mabert.files.sentences import SentenceFolder, copy_settings, is_cross_encoder
 from mabert.files.writing import check_new, filling
 from mabert.model.config import make_config_of
@@ -98,8 +98,8 @@ class Opened:
 
     def with_new_head(self, use: Use = "classifier") -> PreTrainedModel:
         """Loads the encoder in float32 with a new random head, whatever head it was saved with; raises what `model`
-        does, and ValueError if the weights are quantized or an adapter lies beside them."""
-        self.check_trainable()
+        does, and ValueError if the weights are quantized."""
+        self.refuse_quantized()
         encoder = self.model("encoder", torch.float32)
         model = build(use, self.config)
         missing, unexpected = model.base_model.load_state_dict(encoder.state_dict(), strict=False)
@@ -114,15 +114,6 @@ class Opened:
             raise ValueError(
                 f"{self.place} holds quantized weights, which can be neither trained, extended, converted nor "
                 "exported; give the model they were made of"
-            )
-
-    def check_trainable(self) -> None:
-        """Raises ValueError if the weights are quantized or an adapter lies beside them: these can only be used."""
-        self.refuse_quantized()
-        if (self.place.path / ADAPTER).is_file():
-            raise ValueError(
-                f"{self.place} holds an adapter ({ADAPTER}) beside the weights; to train, extend or convert it, join "
-                "both by PEFT's merge_and_unload() and save that"
             )
 
 
@@ -181,12 +172,11 @@ def extend(model: Model, length: int, output: str | Path) -> int:
     Raises:
         FileNotFoundError: If there is no model.
         ValueError: If the model already takes that length, the folder is not empty, the model's `encoding.json` is
-            damaged, its vectors are made in a way that is not known here, its weights are quantized, or an adapter
-            lies beside them.
+            damaged, its vectors are made in a way that is not known here, or its weights are quantized.
     """
     check_new(output)
     opened = open_model(model)
-    opened.check_trainable()
+    opened.refuse_quantized()
     tokenizer, encoding, sentences = opened.tokenizer, opened.encoding, opened.sentences
     longer = opened.family.extend(opened.model(), length)
     tokenizer.model_max_length = length

@@ -1,6 +1,8 @@
 """Reads a model's weights, and reports anything wrong with them in one clear line."""
 
+import warnings
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,8 +13,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from mabert.baselines.uses import LOADING
-from mabert.files.places import CONFIG, DELTA, Place
+from mabert.baselines.uses import LOADING, saved_class
+from mabert.files.places import ADAPTER, CONFIG, DELTA, Place
 from mabert.files.reading import read_json
 from mabert.machine.memory import check_fits, parameters_of
 
@@ -20,6 +22,7 @@ logger = logging.get_logger(__name__)
 
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 EXPORTS = ("model.onnx", "openvino_model.xml")
 """Graphs that `mabert export` writes."""
@@ -33,7 +36,8 @@ def load_model(
     dtype: torch.dtype | None = None,
     drawn: tuple[str, ...] = (),
 ) -> Pretrained:
-    """Loads a model in evaluation mode, all weights from the checkpoint; warns of those that the encoder leaves out.
+    """Loads a model in evaluation mode, all weights from the checkpoint; warns of those that the encoder leaves out. An
+    adapter of PEFT beside the weights becomes a part of them.
 
     Args:
         kind: The class.
@@ -46,6 +50,22 @@ def load_model(
         FileNotFoundError: If there are no weights.
         ValueError: If the weights are damaged, incomplete or of another configuration.
     """
+    if not (place.path / ADAPTER).is_file():
+        return load_checked(kind, place, config, dtype, drawn)
+    saved = saved_class(config)
+    joined = with_adapter(load_checked(saved, place, config, dtype, drawn), place.path)
+    return joined if kind is saved else load_checked(kind, place, config, dtype, drawn, joined.state_dict())
+
+
+def load_checked(
+    kind: type[Pretrained],
+    place: Place,
+    config: PreTrainedConfig,
+    dtype: torch.dtype | None,
+    drawn: tuple[str, ...],
+    weights: dict[str, Tensor] | None = None,
+) -> Pretrained:
+    """Does what `load_model` does without an adapter, from the folder or from weights of the same model."""
     path = place.path
     index = path / WEIGHTS[1]
     shards = [str(name) for name in read_json(index).get("weight_map", {}).values()] if index.is_file() else []
@@ -54,7 +74,7 @@ def load_model(
     with LOADING:
         check_fits(f"the model that {path} describes", parameters_of(kind, config), (dtype or torch.bfloat16).itemsize)
     try:
-        model, about = read_weights(kind, path, config, dtype)
+        model, about = read_weights(kind, path, config, dtype, weights)
     except SafetensorError as error:
         raise ValueError(
             f"the weights in {weights_file(path)} are damaged or cut short ({error}); copy the folder again"
@@ -86,20 +106,26 @@ def load_model(
 
 
 def read_weights(
-    kind: type[Pretrained], path: str | Path, config: PreTrainedConfig, dtype: torch.dtype | None
+    kind: type[Pretrained],
+    path: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype | None,
+    weights: dict[str, Tensor] | None = None,
 ) -> tuple[Pretrained, dict[str, Any]]:
-    """Reads a model without printing anything, one at a time in this process.
+    """Reads a model, or takes the weights given, without printing anything, one at a time in this process.
 
     Returns the model and transformers' report on its weights. Raises ValueError if the package that quantized the
-    weights is not installed.
+    weights is not installed, or quantized weights lack what the class needs.
     """
     with LOADING:
         verbosity = logging.get_verbosity()
         logging.set_verbosity(logging.ERROR)
         try:
             return kind.from_pretrained(
-                path,
+                path if weights is None else None,
                 config=config,
+                state_dict=weights,
+                adapter_kwargs={"subfolder": "none"},  # with an adapter, transformers would not report on the weights
                 dtype=dtype or "auto",
                 use_safetensors=True,
                 output_loading_info=True,
@@ -107,8 +133,37 @@ def read_weights(
             )
         except ImportError as error:
             raise ValueError(f"the weights in {path} need a package that is not installed here: {error}") from error
+        except RuntimeError as error:
+            if getattr(config, "quantization_config", None) is None:
+                raise
+            raise ValueError(f"the quantized weights in {path} lack what {kind.__name__} needs") from error
         finally:
             logging.set_verbosity(verbosity)
+
+
+def with_adapter(model: Pretrained, path: Path) -> Pretrained:
+    """Returns a model with an adapter of PEFT merged into its weights.
+
+    Raises ValueError if PEFT is not installed, or the adapter is damaged or of another model.
+    """
+    if find_spec("peft") is None:
+        raise ValueError(f"{path} holds an adapter ({ADAPTER}), which needs PEFT: pip install peft")
+    from peft import PeftConfig, PeftModel  # only adapters need it
+
+    if not (path / ADAPTER_WEIGHTS).is_file():
+        raise FileNotFoundError(f"{path} holds {ADAPTER} without its weights ({ADAPTER_WEIGHTS})")
+    with LOADING, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks for an attribute of transformers by its old name
+        try:
+            adapted = PeftModel(model, PeftConfig.from_pretrained(str(path)))
+            found = adapted.load_adapter(str(path), "default")
+        except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
+            raise ValueError(f"the adapter in {path} cannot be read, or is of another model: {error}") from error
+    if odd := [*found.missing_keys, *found.unexpected_keys]:
+        raise ValueError(f"the adapter in {path} is not of {type(model).__name__}: they differ in {odd[0]}")
+    merged = adapted.merge_and_unload()
+    check_finite(merged, path)
+    return merged.eval()
 
 
 def encoder_weights(model: PreTrainedModel, names: Iterable[str]) -> list[str]:

@@ -238,7 +238,7 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, s
         config = start.changed(**family.own_dropout(recipe.model)).config
     except ValueError as error:
         raise ValueError(f"the recipe's model fields do not go with {place}: {error}") from error
-    start.check_trainable()
+    start.refuse_quantized()
     if fingerprint(tokenizer) != fingerprint(start.tokenizer):
         raise ValueError(f"the tokenizer is not the one in {place}, whose ids the weights there are trained for")
     return config
