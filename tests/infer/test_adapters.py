@@ -8,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import mabert
+from mabert.files.places import ADAPTER_WEIGHTS, find
 from mabert.opening import weights
 from mabert.opening.opened import extend, open_model
 
@@ -46,6 +47,7 @@ def test_a_classifier_with_an_adapter_says_what_peft_says_in_each_use(classifier
     torch.testing.assert_close(ours(ids)[0], theirs(ids)[0], rtol=1e-5, atol=1e-6)
     assert not torch.allclose(ours(ids)[0], plain(ids)[0], rtol=1e-2, atol=1e-3)
     assert not any("lora" in name for name in ours.state_dict())
+    assert find(tmp_path / "adapted").digest() != find(classifier).digest()
 
 
 def test_an_adapter_stays_a_part_of_a_model_that_is_extended_or_trained(encoder, tmp_path):
@@ -78,10 +80,10 @@ def test_an_adapter_that_cannot_be_applied_is_refused(encoder, classifier, tmp_p
         shutil.copy(file, other)
     refused = [(other, ValueError, "the adapter in .*other is not of MaBertForSequenceClassification")]
     cut = shutil.copytree(folder, tmp_path / "cut")
-    (cut / weights.ADAPTER_WEIGHTS).write_bytes((folder / weights.ADAPTER_WEIGHTS).read_bytes()[:100])
+    (cut / ADAPTER_WEIGHTS).write_bytes((folder / ADAPTER_WEIGHTS).read_bytes()[:100])
     refused.append((cut, ValueError, "the adapter in .*cut cannot be read, or is of another model: "))
     none = shutil.copytree(folder, tmp_path / "none")
-    (none / weights.ADAPTER_WEIGHTS).unlink()
+    (none / ADAPTER_WEIGHTS).unlink()
     refused.append((none, FileNotFoundError, r"none holds adapter_config\.json without its weights"))
     for place, error, message in refused:
         with pytest.raises(error, match=message):

@@ -20,8 +20,8 @@ from mabert.files.reading import digest, read_json, sha256
 from mabert.files.writing import CannotSaveError, is_full, make_once
 
 CONFIG = "config.json"
-ADAPTER = "adapter_config.json"
-"""Configuration of PEFT."""
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""Files of PEFT."""
 
 DELTA = "delta.safetensors"
 """The weights of a folder that holds only a model's difference from another one."""
@@ -52,7 +52,9 @@ class Place:
 
     def digest(self) -> str | None:
         """Returns a digest of the weights, in one file or several; None if there are none."""
-        files = [file for name in ("model*.safetensors", DELTA) for file in sorted(self.path.glob(name))]
+        files = [
+            file for name in ("model*.safetensors", DELTA, ADAPTER_WEIGHTS) for file in sorted(self.path.glob(name))
+        ]
         return "+".join(digest(file)[:16] for file in files) or None
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from mabert.baselines.uses import LOADING, saved_class
-from mabert.files.places import ADAPTER, CONFIG, DELTA, Place
+from mabert.files.places import ADAPTER, ADAPTER_WEIGHTS, CONFIG, DELTA, Place
 from mabert.files.reading import read_json
 from mabert.machine.memory import check_fits, parameters_of
 
@@ -22,7 +22,6 @@ logger = logging.get_logger(__name__)
 
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 EXPORTS = ("model.onnx", "openvino_model.xml")
 """Graphs that `mabert export` writes."""
