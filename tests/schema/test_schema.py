@@ -84,7 +84,7 @@ class Whole(Checked):
         (3, "the recipe is 3; it must be a mapping of fields"),
         ({"wordy": "a"}, "unknown field 'wordy'; did you mean 'word'?"),
         ({"count": 1}, "unknown field 'count'; did you mean 'part.count'?"),
-        ({"xyz": 1}, "unknown field 'xyz'; there are ['learn', 'named', 'part', 'parts', 'seeds', 'some', 'word']"),
+        ({"xyz": 1}, "unknown field 'xyz'; there are learn, named, part, parts, seeds, some, word"),
         (
             {"part": {"count:1": None}},
             "unknown field 'part.count:1'; YAML wants a space after the colon: 'part.count: 1'",

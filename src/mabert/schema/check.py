@@ -173,7 +173,7 @@ def unknown(key: str, known: Iterable[str], deeper: Iterable[str] = ()) -> str:
     meant = [each for each in deeper if each.rpartition(".")[2] == last]
     names = {each.rpartition(".")[2]: each for each in known}
     near = meant or [names[each] for each in difflib.get_close_matches(last, names, n=1, cutoff=0.7)]
-    return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {known}")
+    return f"unknown field {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}")
 
 
 def check_configuration(
