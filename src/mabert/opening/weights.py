@@ -46,8 +46,8 @@ def load_model(
         drawn: Prefixes of weight names that may be missing from the checkpoint and are then initialized at random.
 
     Raises:
-        FileNotFoundError: If there are no weights.
-        ValueError: If the weights are damaged, incomplete or of another configuration.
+        FileNotFoundError: If there are no weights, or none of an adapter.
+        ValueError: If the weights are damaged, incomplete or of another configuration, or an adapter does not fit.
     """
     if not (place.path / ADAPTER).is_file():
         return load_checked(kind, place, config, dtype, drawn)
@@ -143,7 +143,8 @@ def read_weights(
 def with_adapter(model: Pretrained, path: Path) -> Pretrained:
     """Returns a model with an adapter of PEFT merged into its weights.
 
-    Raises ValueError if PEFT is not installed, or the adapter is damaged or of another model.
+    Raises FileNotFoundError if the adapter has no weights, and ValueError if PEFT is not installed, or the adapter is
+    damaged or of another model.
     """
     if find_spec("peft") is None:
         raise ValueError(f"{path} holds an adapter ({ADAPTER}), which needs PEFT: pip install peft")
