@@ -4,11 +4,13 @@ import dataclasses
 import datetime
 import io
 import json
+import logging
 import math
 import os
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from unittest.mock import Mock
 
@@ -58,6 +60,16 @@ def said(capsys, *arguments):
     code, out, _ = run(capsys, *arguments)
     assert code == 0
     return out
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_first_of_torchruns_processes_speaks_for_all(monkeypatch, request, rank):
+    ours = logging.getLogger("mabert")
+    request.addfinalizer(partial(ours.setLevel, ours.level))
+    monkeypatch.setenv("RANK", rank)
+    cli.write_messages()
+    assert [ours.isEnabledFor(level) for level in (logging.INFO, logging.WARNING)] == [rank == "0"] * 2
+    assert ours.isEnabledFor(logging.ERROR)
 
 
 def test_predict_and_fill_mask_read_standard_input(capsys, monkeypatch, masked_lm, classifier):  # noqa: F811

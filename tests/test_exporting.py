@@ -1,5 +1,6 @@
 """An exported model gives what PyTorch gives, wherever padding stands, on runtimes that know neither torch nor us."""
 
+import json
 import subprocess
 import sys
 from unittest.mock import Mock
@@ -14,7 +15,9 @@ from torch.nn.functional import softplus
 import mabert
 from mabert import exporting
 from mabert.cli import main
+from mabert.files.sentences import MODULES, SETTINGS, is_cross_encoder
 from mabert.ops import depthwise_conv1d, explain, portable, selective_scan, use_backend
+from tests.conversion.helpers import saved_teacher
 from tests.model import helpers
 from tests.model.helpers import MAKINGS
 from tests.train.helpers import of_family, tokenizer
@@ -126,6 +129,17 @@ def test_one_output_that_is_no_number_is_enough_to_write_nothing(tmp_path, monke
     monkeypatch.setitem(exporting.FORMS, "torch", Broken)
     with pytest.raises(ValueError, match="gives outputs nan from PyTorch's; nothing is written"):
         mabert.export(tmp_path / "model", tmp_path / "other", to="torch")
+
+
+@pytest.mark.parametrize("settings", [{"model_type": "CrossEncoder"}, {}])
+@pytest.mark.parametrize("use", ["encoder", "classifier"])
+def test_an_export_has_the_files_that_its_graph_can_answer(tmp_path, monkeypatch, use, settings):
+    model = saved_teacher(tmp_path / "model", use=use, sentences="mean")
+    (model / SETTINGS[1]).write_text(json.dumps(settings))
+    monkeypatch.setitem(exporting.FORMS, "torch", PyTorch)
+    mabert.export(model, tmp_path / "out", to="torch")
+    assert is_cross_encoder(tmp_path / "out") == bool(settings)
+    assert (tmp_path / "out" / MODULES).is_file() == (use == "encoder" or bool(settings))
 
 
 @pytest.mark.slow

@@ -69,7 +69,6 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
     loaded.set_attn_implementation("sdpa")  # exporters know torch's attention, not ours
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
     plain = Plain(loaded, names)
-    sentences, encoding = opened.sentences, opened.encoding
     with filling(output, size_of(loaded)) as staging:
         runtime.write(plain, staging / runtime.FILE)
         running = runtime(staging / runtime.FILE)
@@ -77,11 +76,7 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
         if not difference <= LARGEST_DIFFERENCE:
             raise ValueError(f"{running.title} gives outputs {difference:.1e} from PyTorch's; nothing is written")
         loaded.config.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-        if sentences is not None and sentences.pooling != "map":  # `map` pooling is not part of the graph
-            sentences.copy_to(staging)
-        if encoding is not None:
-            encoding.save(staging)
+        opened.save_beside(staging, modules=opened.use == "encoder")  # which read the graph's hidden states
     return Exported(output / runtime.FILE, difference, running.title)
 
 

@@ -8,6 +8,7 @@ import shutil
 import typing
 
 import pytest
+import torch
 from transformers import BertConfig, BertModel
 
 from mabert import MaBertConfig
@@ -174,6 +175,17 @@ def test_an_option_with_a_number_that_cannot_be_meant_is_refused(refused, comman
     for value in ("nan", "inf", "-1", large, "9" * 5000, "0x1", "0-99999999999", ""):
         told = refused(*command.split(), f"{option}={value}")
         assert f"{option}: " in told or f"{option} is " in told, value
+
+
+def test_what_is_trained_on_a_gpu_must_fit_its_memory_alone(monkeypatch):
+    monkeypatch.setattr(memory, "memory_left", lambda: 0)
+    on_gpu = {"mem_get_info": (3 << 30, 8 << 30), "memory_reserved": 2 << 30, "memory_allocated": 1 << 30}
+    for name, value in on_gpu.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda device, value=value: value)
+    gpu = torch.device("cuda")
+    memory.check_fits("the model", 1 << 28, 4, 3 << 30, device=gpu)
+    with pytest.raises(ValueError, match=r"4\.0 GiB of GPU memory; 4\.0 GiB are free"):
+        memory.check_fits("the model", (1 << 28) + 1, 16, device=gpu)
 
 
 def test_what_the_memory_cannot_hold_is_refused_before_it_is_allocated(made, tmp_path, refused, monkeypatch):

@@ -60,10 +60,12 @@ def test_one_vector_elsewhere():
 
 
 def test_answers_are_compared_by_kind():
-    assert same_answers(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2]), 3) == 0.75
+    assert same_answers(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2])) == 0.75
     sets = np.array([[1, 0], [1, 1], [0, 0]]), np.array([[1, 0], [1, 0], [0, 0]])
-    assert same_answers(*sets, 2) == pytest.approx(2 / 3)
-    assert same_answers(np.array([0.1, 0.4, 0.9]), np.array([1.1, 1.4, 1.9]), 1) == pytest.approx(1)
+    assert same_answers(*sets) == pytest.approx(2 / 3)
+    numbers = np.array([[0.1, 5], [0.4, 7], [0.9, 6]])  # two of each text
+    assert same_answers(numbers, numbers + 1) == pytest.approx(1)
+    assert same_answers(numbers, numbers * (1, -1)) == pytest.approx(0), "the mean of 1 and -1"
     assert correlation(np.array([1.0, 2.0]), np.array([3.0, 3.0])) == 0.0
 
 

@@ -127,7 +127,7 @@ DAMAGE = {
     ),
     "positions by distance": (
         with_fields(position_embedding_type="relative_key"),
-        "has position_embedding_type 'relative_key'; absolute positions can be converted",
+        "has position_embedding_type 'relative_key'; only absolute ones can be converted",
     ),
     "weights in bytes": (
         with_bytes,
@@ -148,7 +148,7 @@ DAMAGE = {
             "modules.json",
             lambda modules: [*modules, {"type": "x.Dense", "path": "3_Dense"}],
         ),
-        "modules.json has Dense; an encoder with Pooling and Normalize alone can be converted",
+        "modules.json has Dense; only Pooling and Normalize are supported",
     ),
     **{
         f"a module in {path}": (

@@ -142,11 +142,11 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(use):
 
 def test_several_labels_diverge_one_by_one():
     wanted = torch.tensor([[2.0, -1.0, 0.5]])
-    assert divergence(wanted, wanted, several=True).item() == pytest.approx(0, abs=1e-6)
+    assert divergence(wanted, wanted, "several").item() == pytest.approx(0, abs=1e-6)
     shifted = wanted + 1  # which no softmax sees
     assert divergence(shifted, wanted).item() == pytest.approx(0, abs=1e-6)
     pairs = [torch.stack((torch.zeros(3), logits[0]), -1) for logits in (shifted, wanted)]
-    assert divergence(shifted, wanted, several=True).item() == pytest.approx(3 * divergence(*pairs).item(), rel=1e-5)
+    assert divergence(shifted, wanted, "several").item() == pytest.approx(3 * divergence(*pairs).item(), rel=1e-5)
 
 
 def test_divergence_is_zero_for_the_same_answers_and_squares_a_number():
@@ -156,4 +156,5 @@ def test_divergence_is_zero_for_the_same_answers_and_squares_a_number():
     chances, mine = logits.softmax(1), others.softmax(1)
     wanted = (chances * (chances.log() - mine.log())).sum(1).mean()
     assert divergence(others, logits).item() == pytest.approx(wanted.item(), rel=1e-5)
-    assert divergence(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [0.0]])).item() == pytest.approx(4.25 / 2)
+    numbers = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [0.0]])
+    assert divergence(*numbers, "regression").item() == pytest.approx(4.25 / 2)

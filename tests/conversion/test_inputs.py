@@ -14,13 +14,15 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 import mabert
-from mabert.conversion import choose
+from mabert.conversion import choose, pieces
 from mabert.conversion import convert as running
 from mabert.conversion.pieces import Frame, Pieces, frames_of, read_pairs, reads_pairs
 from mabert.conversion.teacher import Teacher, lowering
 from mabert.conversion.watch import packed
 from mabert.conversion.windows import windows_of
 from mabert.data.encode import Encoding
+from mabert.files.sentences import is_for_similarity
+from mabert.opening.opened import open_model
 from tests.conversion.helpers import ASKED, saved_teacher
 from tests.train.helpers import WORDS, tokenizer
 
@@ -76,12 +78,13 @@ def kinds_of(frames):
 
 def test_a_classifiers_folder_says_whether_it_reads_pairs_and_a_user_says_it_louder(tmp_path):
     place = saved_teacher(tmp_path / "teacher", use="classifier")
-    known = SimpleNamespace(place=place, use="classifier", reader=tokenizer(), sentences=None)
+    known = SimpleNamespace(opened=open_model(place), use="classifier", reader=tokenizer())
     frames = {pairs: kinds_of(frames_of(known, pairs)) for pairs in (None, True, False)}
     assert frames == {None: [False, True], True: [True], False: [False]}
     for pairs in (True, False):
         Encoding(None, truncate=True, pairs=pairs).save(place)
-        assert reads_pairs(place) is pairs
+        known.opened = open_model(place)
+        assert reads_pairs(known.opened) is pairs
         assert kinds_of(frames_of(known, None)) == [pairs]
         assert kinds_of(frames_of(known, not pairs)) == [not pairs]
     for known.use in ("encoder", "masked_lm"):
@@ -104,7 +107,8 @@ def test_a_cross_encoder_reads_pairs_and_makes_no_vectors(tmp_path, version):
         config |= own if version == "4" else {"sbert_ce_default_activation_function": name}
         (place / "config.json").write_text(json.dumps(config))
     known = Teacher.of(place)
-    assert known.sentences is None
+    assert known.opened.sentences is None
+    assert not is_for_similarity(place)
     assert kinds_of(frames_of(known, None)) == [True]
 
 
@@ -129,7 +133,7 @@ def test_each_prompt_that_a_user_may_choose_has_its_share(tmp_path):
         known = Teacher.of(place)
         frames[default] = frames_of(known, None)
     assert [frame.size for frame in frames["query"]] == [
-        2 + len(known.tokenizer("the house:", add_special_tokens=False)["input_ids"])
+        2 + len(known.opened.tokenizer("the house:", add_special_tokens=False)["input_ids"])
     ]
     assert sorted(frame.size for frame in frames[None])[0] == 2
     assert len({frame.ids for frame in frames[None]}) == 3
@@ -145,7 +149,7 @@ def test_a_teacher_of_lower_case_learns_from_lower_case(tmp_path):
     said = json.loads((place / "sentence_bert_config.json").read_text())
     (place / "sentence_bert_config.json").write_text(json.dumps({**said, "do_lower_case": True}))
     known = Teacher.of(place)
-    assert known.reader is not known.tokenizer
+    assert known.reader is not known.opened.tokenizer
 
 
 def pairs_table(folder, rows=300):
@@ -171,6 +175,14 @@ def test_a_tables_pairs_are_learnt_as_they_are_and_others_held_out(tmp_path):
     assert not {*learnt.places[:, 2]} & {*held.places[:, 2]}
     assert read_pairs([file], words, ("q", "d"), **how)[2] == corpus
     assert read_pairs([file], words, ("d", "q"), **how)[2] != corpus
+
+
+def test_a_table_is_read_until_its_cut_pairs_are_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "AT_ONCE", 50)
+    file, _ = pairs_table(tmp_path)
+    words = tokenizer()
+    how = {"frame": Frame.of(words, pair=True), "length": 6, "tokens": 1000, "held_out": 100, "seed": 0}
+    assert sum(read_pairs([file], words, ("q", "d"), **how)[0].lengths) >= 1000
 
 
 @pytest.mark.parametrize(

@@ -185,14 +185,20 @@ def test_a_teacher_of_one_layer_loses_its_attention(tmp_path, small_batches, wor
     assert convert(teacher, words_to_learn, tmp_path / "out", pattern="auto")["outcome"]["pattern"] == "M"
 
 
-def test_a_text_may_have_several_labels(tmp_path, monkeypatch, small_batches, words_to_learn):
+@pytest.mark.parametrize(
+    ("problem", "kind", "said"),
+    [("multi_label_classification", "several", "labels"), ("regression", "regression", "scores")],
+)
+def test_a_text_may_have_several_labels_or_numbers(
+    tmp_path, monkeypatch, small_batches, words_to_learn, problem, kind, said
+):
     told, divergence = [], training.divergence
     monkeypatch.setattr(training, "divergence", lambda *logits: told.append(logits[2]) or divergence(*logits))
-    more = {"problem_type": "multi_label_classification"}
+    more = {"problem_type": problem}
     teacher = saved_teacher(tmp_path / "teacher", "bert", "classifier", more=more)
     result = convert(teacher, words_to_learn, tmp_path / "out")
-    assert set(told) == {True}
-    assert all("labels" in answer for answer in mabert.load(tmp_path / "out").predict(TEXTS, progress=False))
+    assert set(told) == {kind}
+    assert all(said in answer for answer in mabert.load(tmp_path / "out").predict(TEXTS, progress=False))
     model = MaBertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     assert agreement.answers(model, [{"input_ids": torch.tensor([2, 5, 6, 3])}]).shape == (1, 3)
     assert 0 <= next(iter(result["outcome"]["agreement"]["bands"].values()))["student"]["answers"] <= 1

@@ -35,9 +35,14 @@ def test_what_every_kind_refuses(tmp_path, kind):
         load_own({"train": tmp_path / "no.jsonl"}, COLUMNS, kind=kind)
 
 
+def test_an_unknown_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"^kind is 'multilabel'; it must be .*'several'"):
+        load_own({"train": tmp_path / "t.csv"}, COLUMNS, kind="multilabel")
+
+
 def test_too_few_rows_to_hold_any_out_are_refused(tmp_path):
     path = write_table(tmp_path / "t.csv", [{"text": "x", "topic": topic} for topic in "aab"])
-    with pytest.raises(ValueError, match=r"cannot hold 0\.1 of 3 training rows out"):
+    with pytest.raises(ValueError, match=r"0\.1 of 3 training rows is no row or all; give a validation file"):
         load_own({"train": path}, COLUMNS)
 
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -13,7 +14,7 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
 from mabert.files import places
-from mabert.files.places import Package, folder_of
+from mabert.files.places import Package, find, folder_of, is_hub_name
 
 WEIGHTS = b"weights of a teacher"
 HUB_NAME = "someone/teacher"
@@ -137,4 +138,14 @@ def test_weights_are_left_on_the_hub_where_nobody_needs_them(monkeypatch, tmp_pa
 
 def test_a_folder_of_that_name_comes_first(installed, tmp_path):
     (tmp_path / HUB_NAME).mkdir(parents=True)
-    assert folder_of(HUB_NAME) == HUB_NAME
+    assert folder_of(HUB_NAME) == Path(HUB_NAME)
+
+
+def test_a_home_is_found_and_no_name_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not is_hub_name("~/mine")
+    with pytest.raises(FileNotFoundError, match=rf"^no model folder {tmp_path / 'mine'} "):
+        find("~/mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.json").write_text("{}")
+    assert find("~/mine").path == tmp_path / "mine"

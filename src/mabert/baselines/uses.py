@@ -19,6 +19,8 @@ from transformers.utils import ModelOutput
 
 from mabert import model as models
 from mabert.baselines.registry import family_of
+from mabert.data import LabelKind
+from mabert.schema import SEVERAL
 
 Use = Literal["encoder", "masked_lm", "classifier", "tagger", "reader"]
 
@@ -54,6 +56,13 @@ def saved_use(config: PreTrainedConfig) -> Use:
     saved = config.architectures or ()
     there = (use for use, kinds in AUTO_CLASSES.items() if type(config) in kinds._model_mapping)
     return next((use for use in there if class_for(use, config).__name__ in saved), "encoder")
+
+
+def kind_of_labels(config: PreTrainedConfig) -> LabelKind:
+    """Returns what the logits of a classifier of sequences mean: `several` labels, `regression` or `classification`."""
+    if config.problem_type == SEVERAL:
+        return "several"
+    return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"
 
 
 def ready(model: PreTrainedModel, hastened: bool = True) -> PreTrainedModel:

@@ -120,9 +120,10 @@ def take_any_character() -> None:
 
 
 def write_messages() -> None:
-    """Shows our own log messages, without those of other libraries."""
+    """Shows our own log messages, without those of other libraries; of torchrun's processes, only the first speaks."""
     logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
-    logging.getLogger("mabert").setLevel(logging.INFO)
+    first = os.environ.get("RANK", "0") == "0"
+    logging.getLogger("mabert").setLevel(logging.INFO if first else logging.ERROR)
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")  # read when it is first imported
 
 

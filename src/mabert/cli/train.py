@@ -27,7 +27,7 @@ TABLE_OPTIONS = {
 }
 """Options for the source of the examples, with their defaults: for a GLUE task, and for a table."""
 FIELDS = {
-    "learning_rates": "peak learning rate; with several, each is tried [2e-5 at width 768, more at less]",
+    "learning_rates": "peak learning rate; with several, each is tried [2e-5 at width 768, higher for narrower models]",
     "epochs": "passes over the examples [3 to 30, so that 10,000 are seen; for GLUE 3, and 10 for CoLA, MRPC and RTE]",
     "batch_size": "examples per step",
     "batch_tokens": "most tokens per step, in place of --batch-size",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.baselines.uses import Use
+from mabert.baselines.uses import Use, kind_of_labels
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.training import Alignment
 from mabert.conversion.watch import (
@@ -29,7 +29,6 @@ from mabert.conversion.watch import (
 from mabert.conversion.windows import TeacherWindows, windows_of
 from mabert.data.batches import batches_by_length
 from mabert.machine.rounds import interleave
-from mabert.schema import SEVERAL
 
 TOKENS = 4096
 """Tokens per batch."""
@@ -79,8 +78,7 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
                 order = nearness(encoder, texts, pooling, found)
                 band[name] = {**agreement(wanted, found), "order": correlation(near, order)}
                 if right is not None:
-                    classes = student.config.num_labels if use == "classifier" else 0
-                    band[name]["answers"] = same_answers(right, answers(model, texts), classes)
+                    band[name]["answers"] = same_answers(right, answers(model, texts))
         bands[f"{PAIRS * kind}{least}-{int(lengths[chosen].max())}"] = band
     texts = [pieces[index] for index in range(min(len(pieces), LAYERED))]
     return {"layers": by_layer(teacher, ours, texts), "bands": bands}
@@ -135,7 +133,7 @@ def vectors(encoder: Any, texts: Sequence[Item], pooling: str) -> np.ndarray:
 @torch.no_grad()
 def answers(model: Any, texts: Sequence[Item]) -> np.ndarray:
     """Returns a head's answers: the most likely class per text, or all its labels where it may have several; the most
-    likely vocabulary entry per token; or a regression's number per text."""
+    likely vocabulary entry per token; or a regression's numbers per text, as floats."""
     found = []
     for _, _, windows in rows(texts, model, FEW):
         logits = model(**windows.row).logits
@@ -143,11 +141,9 @@ def answers(model: Any, texts: Sequence[Item]) -> np.ndarray:
             said = logits.argmax(2)[0, windows.index]
         else:
             logits = windows.of_texts(logits)
-            if model.config.problem_type == SEVERAL:
-                said = logits > 0
-            else:
-                said = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(1)
-        found.append(said.float().cpu().numpy())
+            kind = kind_of_labels(model.config)
+            said = logits.float() if kind == "regression" else logits > 0 if kind == "several" else logits.argmax(1)
+        found.append(said.cpu().numpy())
     return np.concatenate(found)
 
 
@@ -170,10 +166,13 @@ def nearest(vectors: np.ndarray) -> np.ndarray:
     return scores.argmax(1)
 
 
-def same_answers(theirs: np.ndarray, ours: np.ndarray, classes: int) -> float:
-    """Returns the share of equal answers, all labels of a text together; for a regression, their correlation."""
+def same_answers(theirs: np.ndarray, ours: np.ndarray) -> float:
+    """Returns the share of equal answers, all labels of a text together; for a regression's floats, their correlation,
+    the mean over the numbers of a text."""
+    if np.issubdtype(theirs.dtype, np.floating):
+        return float(np.mean([correlation(*pair) for pair in zip(theirs.T, ours.T, strict=True)]))
     equal = theirs == ours
-    return correlation(theirs, ours) if classes == 1 else float(equal.reshape(len(equal), -1).all(1).mean())
+    return float(equal.reshape(len(equal), -1).all(1).mean())
 
 
 def nearness(encoder: Any, texts: Sequence[Item], pooling: str, found: np.ndarray) -> np.ndarray:

@@ -18,10 +18,8 @@ from mabert.conversion.recipe import ConversionRecipe
 from mabert.conversion.resolve import FREE, ConversionRun, begun, changes_of, resolve
 from mabert.conversion.training import Alignment, Distillation, train
 from mabert.data.collate import FlatteningCollator
-from mabert.data.encode import Encoding
 from mabert.data.mlm import MlmMasking
 from mabert.files.places import CARD
-from mabert.files.sentences import copy_settings, is_cross_encoder
 from mabert.files.writing import filling, write_text
 from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import size_of
@@ -118,7 +116,9 @@ def learn(run: ConversionRun, student: Any) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     copy, use = run.teacher.copy.to(device).requires_grad_(False), run.teacher.use
     student.to(device)
-    collate = FlatteningCollator(MlmMasking(run.teacher.tokenizer) if use == "masked_lm" else None, run.recipe.seed)
+    collate = FlatteningCollator(
+        MlmMasking(run.teacher.opened.tokenizer) if use == "masked_lm" else None, run.recipe.seed
+    )
     places, border = run.pieces.places, round((1 - run.recipe.end_to_end) * len(run.pieces))
     first, second = (dataclasses.replace(run.pieces, places=some) for some in (places[:border], places[border:]))
     spent: dict[str, Any] = {}
@@ -141,24 +141,20 @@ def save(run: ConversionRun, student: Any, outcome: dict[str, Any]) -> None:
 
     If the student reads longer texts than its teacher, every file that holds a length gets the student's.
     """
-    teacher, request = run.teacher, run.request
-    length, sentences = run.recipe.length, teacher.sentences
-    longer = length if length > teacher.longest else None
-    encoding = Encoding.beside(teacher.place)
+    opened, request = run.teacher.opened, run.request
+    length, tokenizer, encoding = run.recipe.length, opened.tokenizer, opened.encoding
+    longer = length if length > run.teacher.longest else None
+    if longer is not None:
+        tokenizer.model_max_length = longer
+        encoding = encoding and dataclasses.replace(encoding, max_length=longer)
+    # sentence-transformers cuts texts at a length, and the student may have learnt from longer ones.
+    cut = None if opened.sentences is None else opened.sentences.longest
     with filling(run.folder.path, size_of(student), MAKE_ROOM) as staging:
         if run.recipe.delta:
             named = request["teacher"]
-            named = str(Path(named).absolute()) if Path(named).exists() else named
+            named = str(here.absolute()) if (here := Path(named).expanduser()).exists() else named
             save_delta(student, outcome["use"], named, request["resolved"]["weights"], staging)
         else:
             student.save_pretrained(staging)
-        teacher.tokenizer.model_max_length = longer or teacher.tokenizer.model_max_length
-        teacher.tokenizer.save_pretrained(staging)
-        if sentences is not None:  # sentence-transformers cuts texts there, and the student has learnt from longer ones
-            cut_before = sentences.longest is not None and length > sentences.longest
-            sentences.copy_to(staging, length if cut_before else longer)
-        elif is_cross_encoder(teacher.place):
-            copy_settings(teacher.place, staging)
-        if encoding is not None:
-            dataclasses.replace(encoding, max_length=longer or encoding.max_length).save(staging)
-        write_text(staging / CARD, card(teacher.place, request, outcome))
+        opened.save_beside(staging, length if cut is not None and length > cut else longer, encoding)
+        write_text(staging / CARD, card(opened.place.path, request, outcome))

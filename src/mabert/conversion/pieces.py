@@ -16,8 +16,8 @@ from mabert.conversion.teacher import Teacher
 from mabert.conversion.watch import Item
 from mabert.data import rows
 from mabert.data.cache import Documents, plain_encoder
-from mabert.data.encode import Encoding
 from mabert.files.sentences import is_cross_encoder
+from mabert.opening.opened import Opened
 
 Part = tuple[int, ...]
 
@@ -65,22 +65,22 @@ def frames_of(teacher: Teacher, pairs: bool | None) -> tuple[Frame, ...]:
 
     Raises ValueError if pairs are wanted of a model that is no classifier.
     """
+    opened = teacher.opened
     if teacher.use != "classifier":
         if pairs:
-            raise ValueError(f"pairs is on, and {teacher.place} is no classifier; only those read pairs of texts")
-        prompts = ("",) if teacher.sentences is None else teacher.sentences.prompts
+            raise ValueError(f"pairs is on, and {opened.place} is no classifier; only those read pairs of texts")
+        prompts = ("",) if opened.sentences is None else opened.sentences.prompts
         return tuple(Frame.of(teacher.reader, prompt=prompt) for prompt in prompts)
     if pairs is None:
-        pairs = reads_pairs(teacher.place)
+        pairs = reads_pairs(opened)
     return tuple(Frame.of(teacher.reader, pair=pair) for pair in ((False, True) if pairs is None else (pairs,)))
 
 
-def reads_pairs(place: str | Path) -> bool | None:
+def reads_pairs(opened: Opened) -> bool | None:
     """Returns whether a classifier's folder says that it reads pairs of texts; None if it says nothing."""
-    encoding = Encoding.beside(place)
-    if encoding is not None:
-        return encoding.pairs
-    return True if is_cross_encoder(place) else None
+    if opened.encoding is not None:
+        return opened.encoding.pairs
+    return True if is_cross_encoder(opened.place.path) else None
 
 
 SHORTEST = 4
@@ -265,16 +265,19 @@ def read_pairs(
     and a hash of all.
 
     `columns` are those of the first and of the second text. Of a pair of more than `length` tokens, those of its frame
-    included, the end of the longer text is cut. `tokens` are learnt from,
-    and `held_out` more, at most a tenth, are held out.
+    included, the end of the longer text is cut. `tokens` are learnt from, and `held_out` more, at most a tenth, are
+    held out.
 
     Raises FileNotFoundError if there is no such file, and ValueError if a file is no table with both columns, or there
     are too few tokens.
     """
     share = -(-(tokens + held_out) // len(texts))
-    encoded = [_encoded(source, Path(text), tokenizer, columns, share) for source, text in enumerate(texts)]
+    room = length - frame.size
+    encoded = [
+        _encoded(number, Path(text).expanduser(), tokenizer, columns, share, room) for number, text in enumerate(texts)
+    ]
     ids = [own for own, _ in encoded]
-    places = shortened(np.concatenate([own for _, own in encoded]), length - frame.size)
+    places = shortened(np.concatenate([own for _, own in encoded]), room)
     places = places[np.random.default_rng(seed).permutation(len(places))]
     reached = (sizes(places) + frame.size).cumsum()
     held = int(np.searchsorted(reached, min(held_out, reached[-1] // 10))) + 1
@@ -285,13 +288,14 @@ def read_pairs(
 
 
 def _encoded(
-    source: int, table: Path, tokenizer: PreTrainedTokenizerFast, columns: tuple[str, str], enough: int
+    source: int, table: Path, tokenizer: PreTrainedTokenizerFast, columns: tuple[str, str], enough: int, room: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of a table's texts, and the places of its pairs, as in `Pieces`."""
-    encoder, ids = plain_encoder(tokenizer), array("I")
+    """Returns the ids of a table's texts, and the places of its pairs, as in `Pieces`; reads rows until there are
+    `enough` tokens in pairs that are cut to `room`."""
+    encoder, ids, kept = plain_encoder(tokenizer), array("I"), 0
     texts = ([rows.text_in(row, column, where) for column in columns] for where, row in rows.read_rows(table, columns))
     places: list[tuple[int, ...]] = []
-    while len(ids) < enough and (some := list(islice(texts, AT_ONCE))):
+    while kept < enough and (some := list(islice(texts, AT_ONCE))):
         firsts, seconds = (
             encoder.encode_batch_fast(list(each), add_special_tokens=False) for each in zip(*some, strict=True)
         )
@@ -300,6 +304,7 @@ def _encoded(
                 middle = len(ids) + len(first.ids)
                 places.append((source, 0, len(ids), middle, middle, middle + len(second.ids)))
                 ids.extend(first.ids + second.ids)
+                kept += min(len(first.ids) + len(second.ids), room)
     if not places:
         raise ValueError(f"{table}: no row has text in both {columns[0]!r} and {columns[1]!r}")
     return np.frombuffer(ids, np.uint32), np.array(places)

@@ -91,8 +91,8 @@ def resolve(
     request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(recipe)}
     given = {"pairs": pairs, "pair_column": pair_column}
     request |= {name: value for name, value in given.items() if value is not None}
+    warn_of_emulation(recipe.precision)
     if processes.is_main_process:
-        warn_of_emulation(recipe.precision)
         folder.check(request)
     known = Teacher.of(opened)
     wanted = at_depth(recipe.pattern, known.copy.config.num_hidden_layers)
@@ -100,13 +100,12 @@ def resolve(
         raise ValueError(f"pattern is {recipe.pattern!r}; it must have at least one M, and no letters but M and T")
     frames = frames_of(known, True if pair_column else pairs)
     for line in warnings_of(known, frames, recipe.length):
-        if processes.is_main_process:
-            logger.warning(line)
+        logger.warning(line)
     pieces, samples, corpus = learnt_from(texts, known, frames, recipe, columns, progress)
     pattern, importance = chosen_pattern(wanted, known.copy, samples)
     request["resolved"] = {
         "weights": weights_hash(known.copy),
-        "vocabulary": fingerprint(known.tokenizer),
+        "vocabulary": fingerprint(opened.tokenizer),
         "corpus": corpus,
         "pattern": pattern,
         "precision": precision,
@@ -128,7 +127,7 @@ def warnings_of(teacher: Teacher, frames: Sequence[Frame], length: int) -> list[
         raise ValueError(f"length is {length:,}; the teacher reads pairs of up to {longest} tokens: ask for that")
     if len(kinds) == 2:
         both = "does not say whether it reads texts or pairs of texts, so both are learnt"
-        told.append(f"{teacher.place} {both}; --pairs or --no-pairs says which")
+        told.append(f"{teacher.opened.place} {both}; --pairs or --no-pairs says which")
     if length > teacher.longest:
         windows = f"longer texts are taught in windows of {longest} tokens"
         told.append(f"the teacher has positions for {longest} tokens; {windows}")
@@ -215,6 +214,6 @@ def changes_of(teacher: Teacher, pattern: str, recipe: ConversionRecipe) -> dict
         "ssm_dt_rank": -(-teacher.copy.config.hidden_size // WIDTH_PER_RANK),
         "max_position_embeddings": max(recipe.length, teacher.longest),
     }
-    if teacher.sentences is not None:
-        changes |= {"pooling": teacher.sentences.pooling, "normalize": teacher.sentences.normalize}
+    if (sentences := teacher.opened.sentences) is not None:
+        changes |= {"pooling": sentences.pooling, "normalize": sentences.normalize}
     return changes

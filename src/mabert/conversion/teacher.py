@@ -5,7 +5,6 @@ import copy
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from mabert.baselines.uses import Use, class_for
 from mabert.conversion.families import COPIED, TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.files.places import Place, find
-from mabert.files.sentences import SentenceFolder
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
@@ -49,7 +47,7 @@ def open_teacher(model: Model) -> Opened:
             f"{place} holds a model of type {kind!r}; those of types {', '.join(TEACHERS)} can be converted"
         )
     if (positions := place.fields.get("position_embedding_type", "absolute")) != "absolute":
-        raise ValueError(f"{place} has position_embedding_type {positions!r}; absolute positions can be converted")
+        raise ValueError(f"{place} has position_embedding_type {positions!r}; only absolute ones can be converted")
     opened = model if isinstance(model, Opened) else open_model(place, TEACHERS)
     opened.refuse_quantized()
     use_of(opened)
@@ -194,13 +192,11 @@ def check_copy(teacher: PreTrainedModel, use: Use) -> PreTrainedModel:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A teacher and the files beside it."""
+    """A teacher that was loaded, and its copy."""
 
-    place: Path
+    opened: Opened
     use: Use
-    sentences: SentenceFolder | None  # how the teacher makes text vectors, if its folder says so
-    tokenizer: PreTrainedTokenizerFast
-    reader: PreTrainedTokenizerFast  # for texts as in use: `tokenizer`, after lower-casing where the folder asks for it
+    reader: PreTrainedTokenizerFast  # for texts as in use: its tokenizer, after lower-casing where the folder asks so
     model: PreTrainedModel  # the teacher as transformers loads it
     copy: Any  # the MaBERT that keeps all the teacher's layers
 
@@ -210,9 +206,9 @@ class Teacher:
         model, or it has no weights, and ValueError if it cannot be converted, or a file is damaged."""
         opened = open_teacher(named)
         use, sentences, tokenizer = use_of(opened), opened.sentences, opened.tokenizer
-        model = load_teacher(opened)
         reader = lowering(tokenizer) if sentences is not None and sentences.lower else tokenizer
-        return cls(opened.place.path, use, sentences, tokenizer, reader, model, check_copy(model, use))
+        model = load_teacher(opened)
+        return cls(opened, use, reader, model, check_copy(model, use))
 
     @property
     def longest(self) -> int:

@@ -8,14 +8,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mabert.baselines.uses import Use
+from mabert.baselines.uses import Use, kind_of_labels
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.resolve import ConversionRun
 from mabert.conversion.watch import attention_of, hidden_states_of, packing_of, pooled, unexplained
 from mabert.conversion.windows import windows_of
+from mabert.data import LabelKind
 from mabert.data.batches import TokenBudgetSampler
 from mabert.model.masking import PaddingMask
-from mabert.schema import SEVERAL
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.folder import UNFINISHED
 from mabert.train.trainer import MaBertTrainer, training_arguments
@@ -93,21 +93,21 @@ class Distillation(nn.Module):
         else:
             # A masked language model's rows are the tokens with labels, which are in the same order for both.
             end = windows.of_texts(wanted.logits) if self.use == "classifier" else wanted.logits
-            several = teacher.config.problem_type == SEVERAL
-            losses.append(ANSWERS * divergence(given.logits.float(), end.float(), several))
+            kind = kind_of_labels(teacher.config) if self.use == "classifier" else "classification"
+            losses.append(ANSWERS * divergence(given.logits.float(), end.float(), kind))
         return torch.stack(losses)
 
 
-def divergence(given: Tensor, wanted: Tensor, several: bool = False) -> Tensor:
-    """Returns the KL divergence of student's and teacher's logits (rows, classes), mean over rows; for one class, the
-    squared error. If a text may have `several` labels, each class is a question of its own."""
-    if several:
+def divergence(given: Tensor, wanted: Tensor, kind: LabelKind = "classification") -> Tensor:
+    """Returns the KL divergence of student's and teacher's logits (rows, classes), mean over rows. If a text may have
+    `several` labels, each class is a question of its own; for a `regression`, it is the squared error."""
+    if kind == "several":
         likely = wanted.sigmoid()
         mine, least = (
             functional.binary_cross_entropy_with_logits(x, likely, reduction="none") for x in (given, wanted)
         )
         return (mine - least).sum(-1).mean()
-    if wanted.shape[-1] == 1:
+    if kind == "regression":
         return (given - wanted).square().mean()
     return functional.kl_div(given.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)
 

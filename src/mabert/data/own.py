@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mabert.data import rows
+from mabert.data import LabelKind, rows
 from mabert.data.entities import CONLL, read_tagged, types_of
 from mabert.data.squad import read_squad
 from mabert.data.tasks import Columns, Rows, Task, alike, as_rows, column, read_tables
+from mabert.schema.check import check
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ def load_own(
     files: Mapping[str, str | Path],
     columns: Columns | Mapping[str, Columns] | None = None,
     *,
-    kind: str = "classification",
+    kind: LabelKind = "classification",
     name: str = "own",
     label_names: Sequence[str] | None = None,
     hold_out: float = 0.1,
@@ -50,6 +51,7 @@ def load_own(
         ValueError: a file is empty, damaged, of an unknown kind or not UTF-8, a column or value is missing, a label is
             unknown, there is nothing to learn, or a share is out of range.
     """
+    check(LabelKind, kind, "kind")
     if "train" not in files:
         raise ValueError("no training file given")
     paths = {split: Path(path).expanduser() for split, path in files.items()}
@@ -68,7 +70,7 @@ def load_own(
         train = loaded["train"]
         count = round(hold_out * len(train))
         if not 0 < count < len(train):
-            raise ValueError(f"cannot hold {hold_out} of {len(train)} training rows out; give a validation table")
+            raise ValueError(f"{hold_out:g} of {len(train)} training rows is no row or all; give a validation file")
         order = np.random.default_rng(seed).permutation(len(train)).tolist()
         held_out = set(rows_to_hold_out(task, train, order, count))
         logger.info("held %d of the training rows out for validation", len(held_out))
@@ -110,7 +112,7 @@ def _classes_of(task: Task, train: Rows) -> list[set[str]]:
     return [{task.label_names[label]} for label in labels]
 
 
-def recognized(path: Path, label: str) -> str:
+def recognized(path: Path, label: str) -> LabelKind:
     """Names the kind of task that a training file holds; `label` is the column of labels if it is a table of texts.
 
     That is `answers` for `.json` (SQuAD's format); `tokens` for the suffix of a CoNLL file, and for JSONL whose first

@@ -28,7 +28,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
     Raises FileNotFoundError if there is no such file, folder or model, and ValueError if the file is empty, damaged or
     not UTF-8, or the tokenizer lacks a special token.
     """
-    path = Path(folder_of(Path(source).expanduser(), weights=False))
+    path = folder_of(source, weights=False)
     if path.is_dir() and not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         if not (path / "vocab.txt").exists():
             raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")

@@ -70,7 +70,7 @@ def find(model: "str | Path | Place") -> Place:
     """
     if isinstance(model, Place):
         return model
-    folder = Path(folder_of(model))
+    folder = folder_of(model)
     if not folder.is_dir():
         raise FileNotFoundError(f"no model folder {folder} (a model of the hub is written owner/name)")
     file = folder / CONFIG
@@ -103,7 +103,7 @@ def model_inside(folder: Path) -> Path | None:
 
 def is_hub_name(name: str) -> bool:
     """Returns whether a name is one on the hub: owner/name, or an old one without an owner."""
-    owned = name.count("/") == 1 and not name.startswith((".", "/"))
+    owned = name.count("/") == 1 and not name.startswith((".", "/", "~"))
     return owned or ("/" not in name and name.startswith(WITHOUT_OWNER))
 
 
@@ -133,22 +133,22 @@ def default_cache() -> Path:
     return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
 
-def folder_of(model: str | Path, *, weights: bool = True) -> str | Path:
+def folder_of(model: str | Path, *, weights: bool = True) -> Path:
     """Returns the folder of a model given by path or name: in order of precedence a folder, `minilm` (shipped with this
-    package), a name in `PACKAGES`, a hub name. An unknown name is returned unchanged.
+    package), a name in `PACKAGES`, a hub name. An unknown name is returned as a path.
 
     Only data is read; nothing in a package is imported. A model on the hub is downloaded whole into the hub's own
     cache, so that its files of sentence-transformers are beside the weights; without `weights`, these are left out.
     Raises FileNotFoundError if there is no such model, and ValueError if a package's weights are not those known.
     """
-    name = str(model)
+    name, path = str(model), Path(model).expanduser()
     hub_name = next((known for known, package in PACKAGES.items() if name in (known, package.name)), None)
-    if Path(model).exists():
-        return model
-    if Path(model).name == name and (SHIPPED / name / CONFIG).is_file():
+    if path.exists():
+        return path
+    if path.name == name and (SHIPPED / name / CONFIG).is_file():
         return SHIPPED / name
     if hub_name is None:
-        return from_hub(name, weights=weights) if is_hub_name(name) else model
+        return from_hub(name, weights=weights) if is_hub_name(name) else path
     package = PACKAGES[hub_name]
     place = default_cache() / "teachers" / package.sha256[:16]
     if not place.exists():

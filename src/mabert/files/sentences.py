@@ -53,10 +53,8 @@ class SentenceFolder:
             return cls(folder, "map", "Normalize" in kinds, **about)
         further = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
         if further or "Pooling" not in kinds:
-            raise ValueError(
-                f"{folder / MODULES} has {', '.join(further) or 'no Pooling'}; an encoder with Pooling and Normalize "
-                "alone can be converted"
-            )
+            there = ", ".join(further) or "no Pooling"
+            raise ValueError(f"{folder / MODULES} has {there}; only Pooling and Normalize are supported")
         file = folder / kinds["Pooling"]["path"] / "config.json"
         said = read_json(file)
         modes = [pooling for name, pooling in MODES.items() if said.get(name)]
@@ -146,7 +144,7 @@ def is_for_similarity(path: str | Path) -> bool:
     that both libraries give the same vectors, but lacks that library's own settings.
     """
     folder = Path(path)
-    if not (folder / MODULES).is_file():
+    if not (folder / MODULES).is_file() or is_cross_encoder(folder):
         return False
     saved = "".join((read_json_if_there(folder / "config.json") or {}).get("architectures") or ())
     return (folder / SETTINGS[1]).is_file() or "For" not in saved

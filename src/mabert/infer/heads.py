@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mabert.baselines.uses import logits_in
+from mabert.baselines.uses import kind_of_labels, logits_in
 from mabert.data.encode import encode_rows
 from mabert.data.entities import OUTSIDE, entities_of
 from mabert.data.passages import best_answers, passages_of
@@ -17,7 +17,6 @@ from mabert.files.sentences import SentenceFolder
 from mabert.infer.answers import Batch, Encoded, How, Question
 from mabert.infer.loaded import Loaded
 from mabert.infer.texts import Chunk
-from mabert.schema import SEVERAL
 
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -77,15 +76,15 @@ class Classifying(Question[dict[str, Any]]):
         config = self.loaded.model.config
         names = [config.id2label[index] for index in range(config.num_labels)]
         logits = torch.from_numpy(self.examples.by_row(np.array(found)))
-        several = config.problem_type == SEVERAL
-        if config.problem_type == "regression" or (len(names) == 1 and not several):
+        kind = kind_of_labels(config)
+        if kind == "regression":
             if len(names) == 1:
                 return [{"score": value} for value in logits.squeeze(-1).tolist()]
             return [{"scores": dict(zip(names, row, strict=True))} for row in logits.tolist()]
         answers: list[dict[str, Any]] = []
-        for row in (logits.sigmoid() if several else logits.softmax(-1)).tolist():
+        for row in (logits.sigmoid() if kind == "several" else logits.softmax(-1)).tolist():
             probability = dict(zip(names, row, strict=True))
-            if several:
+            if kind == "several":
                 labels = [name for name in names if probability[name] > 0.5]
                 answers.append({"labels": labels, "probability": probability})
             else:

@@ -55,15 +55,25 @@ def memory_left() -> int | None:
     return min([*filter(None, [field_of("/proc/meminfo", "MemAvailable")]), *group_memory()], default=None)
 
 
-def check_fits(what: str, parameters: int, bytes_each: int, beside: int = 0) -> None:
-    """Refuses a model that the memory cannot hold, before anything is allocated, by a ValueError that names both
-    amounts. `bytes_each` is 2 or 4 for inference, `TRAINED` for training; a batch needs at least `beside` bytes."""
-    needed, left = parameters * bytes_each + beside, memory_left()
+def gpu_memory_left(device: torch.device) -> int:
+    """Returns the bytes that a GPU has free, with those that torch keeps but does not use."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
+
+
+def check_fits(
+    what: str, parameters: int, bytes_each: int, beside: int = 0, device: torch.device | None = None
+) -> None:
+    """Refuses a model that the memory cannot hold, a GPU's if `device` is one, before anything is allocated, by a
+    ValueError that names both amounts. `bytes_each` is 2 or 4 for inference, `TRAINED` for training; a batch needs at
+    least `beside` bytes."""
+    gpu = device if device is not None and device.type == "cuda" else None
+    needed, left = parameters * bytes_each + beside, memory_left() if gpu is None else gpu_memory_left(gpu)
     if left is not None and needed > left:
         batch = f", {beside / 2**30:,.1f} GiB of it for a batch" if beside else ""
         raise ValueError(
-            f"{what} has {parameters:,} parameters and needs at least {needed / 2**30:,.1f} GiB of memory{batch}; "
-            f"{left / 2**30:,.1f} GiB are free"
+            f"{what} has {parameters:,} parameters and needs at least {needed / 2**30:,.1f} GiB of "
+            f"{'' if gpu is None else 'GPU '}memory{batch}; {left / 2**30:,.1f} GiB are free"
         )
 
 

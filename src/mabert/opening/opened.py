@@ -59,12 +59,12 @@ class Opened:
             )
         return tokenizer
 
-    @property
+    @cached_property
     def sentences(self) -> SentenceFolder | None:
         """What the folder's files of sentence-transformers say."""
         return SentenceFolder.at(self.place.path)
 
-    @property
+    @cached_property
     def encoding(self) -> Encoding | None:
         """How texts were encoded in fine-tuning, if the folder says so."""
         return Encoding.beside(self.place.path)
@@ -95,6 +95,20 @@ class Opened:
         kind = saved_class(self.config) if use is None else class_for(use, self.config)
         drawn = (POOLER,) if kind is class_for("encoder", self.config) else ()
         return load_model(kind, self.place, self.config, dtype=dtype, drawn=drawn)
+
+    def save_beside(
+        self, folder: Path, length: int | None = None, encoding: Encoding | None = None, *, modules: bool = True
+    ) -> None:
+        """Writes what a folder has beside weights and configuration: the tokenizer, the files of sentence-transformers,
+        which then cut texts at `length` tokens, and how texts were encoded in fine-tuning. The defaults are this
+        folder's own. Without `modules`, those that make vectors are left out."""
+        self.tokenizer.save_pretrained(folder)
+        if modules and self.sentences is not None:
+            self.sentences.copy_to(folder, length)
+        elif is_cross_encoder(self.place.path):
+            copy_settings(self.place.path, folder)
+        if (said := encoding or self.encoding) is not None:
+            said.save(folder)
 
     def with_new_head(self, use: Use = "classifier") -> PreTrainedModel:
         """Loads the encoder in float32 with a new random head, whatever head it was saved with; raises what `model`
@@ -177,16 +191,10 @@ def extend(model: Model, length: int, output: str | Path) -> int:
     check_new(output)
     opened = open_model(model)
     opened.refuse_quantized()
-    tokenizer, encoding, sentences = opened.tokenizer, opened.encoding, opened.sentences
+    encoding = opened.encoding  # a damaged one is refused before anything is written
     longer = opened.family.extend(opened.model(), length)
-    tokenizer.model_max_length = length
+    opened.tokenizer.model_max_length = length
     with filling(output) as staging:
         longer.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-        if encoding is not None:
-            encoding.save(staging)
-        if sentences is not None:
-            sentences.copy_to(staging, length)
-        elif is_cross_encoder(opened.place.path):
-            copy_settings(opened.place.path, staging)
+        opened.save_beside(staging, length, encoding)
     return opened.family.reach(opened.config)

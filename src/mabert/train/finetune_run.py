@@ -120,7 +120,8 @@ class FinetuneRun:
             raise ValueError(f"pooling is {recipe.pooling!r}; that is a classifier's, and this is a {self.kind.use}")
         fields = {**self.kind.config_fields(), **self.model.family.classifier_dropout(recipe.dropout)}
         config = tuned_config(self.model.config, recipe, fields, pools)
-        check_fits(f"the {self.kind.use}", parameters_of(class_for(self.kind.use, config), config), TRAINED)
+        parameters = parameters_of(class_for(self.kind.use, config), config)
+        check_fits(f"the {self.kind.use}", parameters, TRAINED, device=self.processes.device)
         return config
 
     def new_model(self) -> PreTrainedModel:
@@ -202,8 +203,8 @@ def resolve(
         opened.tokenizer.model_max_length = opened.longest
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
     request |= as_mapping(recipe)
+    warn_of_emulation(recipe.precision)
     if processes.is_main_process:
-        warn_of_emulation(recipe.precision)
         folder.check(request)
     # Seeds that are added to a run are trained at the learning rate of its first ones.
     chooser = folder.resolved().get("chosen_under", seeds[0])

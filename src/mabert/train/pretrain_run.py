@@ -92,8 +92,8 @@ def resolve(
     """Resolves a recipe and claims its folder; errors and the other arguments are those of `pretrain`."""
     arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
     family, stages, sources = recipe.family, recipe.steps_by_length(), recipe.data.readable()
+    warn_of_emulation(recipe.training.precision)
     if arguments.should_save:
-        warn_of_emulation(recipe.training.precision)
         folder.check(request)
     result = folder.result()
     checkpoint = checkpoint_to_resume(folder.path, resume_from) if folder.resume and result is None else None
@@ -107,7 +107,7 @@ def resolve(
         tokenizer, origin = find_tokenizer(family, recipe.tokenizer, sources, recipe.data.folder, before, size)
     config = model_config(recipe, tokenizer, opened)
     batch = bytes_of_batch(recipe, config, arguments.bf16)
-    check_fits("model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch)
+    check_fits("the model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch, arguments.device)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest

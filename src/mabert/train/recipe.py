@@ -210,7 +210,8 @@ class PretrainRecipe(Checked):
             changeable = "dropout" in key or key == "padding_safe_masking"
             if self.start_from is not None and not changeable:
                 raise ValueError(
-                    f"model.{key} is that of {self.start_from}, which the run starts from; dropout may be set"
+                    f"model.{key} is that of {self.start_from}, which the run starts from; only dropout and "
+                    "padding_safe_masking may be set"
                 )
             if key not in known:
                 raise ValueError(unknown(f"model.{key}", [f"model.{name}" for name in known]))

@@ -125,14 +125,14 @@ def rankers_of(name: str) -> dict[str, Ranker]:
         loaded = load_for_use(opened, "encoder", precision="auto").for_inference()
         return within_and_beyond(name, loaded, opened.sentences) | by_passages(name)
     known = Teacher.of(place)
-    rankers = within_and_beyond(name, ready(known, known.copy), known.sentences)
+    rankers = within_and_beyond(name, ready(known, known.copy), known.opened.sentences)
     table = known.copy.base_model.embeddings.position_embeddings
     if known.longest < READS and table is not None:
         for way, lengthen in POSITIONS.items():
             longer = student_of(known.model, known.use, max_position_embeddings=READS)
             with torch.no_grad():
                 longer.base_model.embeddings.position_embeddings.weight.copy_(lengthen(table.weight, READS))
-            rankers[f"{name}, {way} positions"] = ByVectors(ready(known, longer), known.sentences, READS)
+            rankers[f"{name}, {way} positions"] = ByVectors(ready(known, longer), known.opened.sentences, READS)
     return rankers | by_passages(name)
 
 
@@ -155,7 +155,7 @@ def by_passages(name: str) -> dict[str, Ranker]:
 def ready(known: Teacher, model: Any) -> Loaded[Any]:
     """Makes a MaBERT with a teacher's tokenizer ready to embed."""
     bf16 = resolve_precision("auto") == "bf16"
-    return Loaded(model.base_model.to(device_named(None)), known.tokenizer, bf16).for_inference()
+    return Loaded(model.base_model.to(device_named(None)), known.opened.tokenizer, bf16).for_inference()
 
 
 def within_and_beyond(name: str, loaded: Loaded[Any], sentences: SentenceFolder | None) -> dict[str, Ranker]:

@@ -46,7 +46,7 @@ class Conversions:
         check_seeds(self.tuned_under(self.asked.seeds))
         self.known = Teacher.of(self.asked.teacher)
         self.depth = self.known.copy.config.num_hidden_layers
-        self.about = {"teacher": weights_hash(self.known.copy), "vocabulary": fingerprint(self.known.tokenizer)}
+        self.about = {"teacher": weights_hash(self.known.copy), "vocabulary": fingerprint(self.known.opened.tokenizer)}
         self.text = text_of(self.asked.texts, self.asked.text_column)
         self.enough: set[tuple[int, int]] = set()
 
@@ -77,7 +77,7 @@ class Conversions:
         """Refuses a text with fewer tokens than a conversion asks for, before any conversion is made."""
         if (recipe.length, recipe.tokens) in self.enough:
             return
-        tokenizer = self.known.tokenizer
+        tokenizer = self.known.opened.tokenizer
         training, _ = read(self.asked.texts, tokenizer, recipe, self.asked.text_column, progress=False)
         frames = (Frame.of(tokenizer),)
         for seed in self.asked.seeds:
@@ -123,5 +123,5 @@ def keep(known: Teacher, recipe: ConversionRecipe, folder: Path, resume: bool) -
         student = begun(known.model, known.copy, known.use, changes_of(known, recipe.pattern, recipe))
         with filling(folder, size_of(student), "make room and start the study again") as staging:
             student.save_pretrained(staging)
-            known.tokenizer.save_pretrained(staging)
+            known.opened.tokenizer.save_pretrained(staging)
         run.write_result({"use": known.use, "pattern": recipe.pattern}, time.monotonic() - began)

@@ -51,7 +51,7 @@ def do_conversion(files: CellFiles, order: dict[str, Any]) -> None:
     recipe, planned = check(ConversionRecipe, order["recipe"]), order["content"]
     known = Teacher.of(order["teacher"])
     check_unchanged("the teacher", planned["teacher"], weights_hash(known.copy))
-    check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.tokenizer))
+    check_unchanged("the vocabulary", planned["vocabulary"], fingerprint(known.opened.tokenizer))
     if "text" not in planned:  # nothing is trained
         keep(known, recipe, files.run, files.begun)
         return
