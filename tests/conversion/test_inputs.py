@@ -108,7 +108,7 @@ def test_a_cross_encoder_reads_pairs_and_makes_no_vectors(tmp_path, version):
         (place / "config.json").write_text(json.dumps(config))
     known = Teacher.of(place)
     assert known.opened.sentences is None
-    assert not is_for_similarity(place)
+    assert not is_for_similarity(known.opened.place)
     assert kinds_of(frames_of(known, None)) == [True]
 
 

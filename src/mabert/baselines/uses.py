@@ -20,6 +20,7 @@ from transformers.utils import ModelOutput
 from mabert import model as models
 from mabert.baselines.registry import family_of
 from mabert.data import LabelKind
+from mabert.files.places import head_of
 from mabert.schema import SEVERAL
 
 Use = Literal["encoder", "masked_lm", "classifier", "tagger", "reader"]
@@ -31,6 +32,15 @@ AUTO_CLASSES: dict[Use, Any] = {
     "tagger": AutoModelForTokenClassification,
     "reader": AutoModelForQuestionAnswering,
 }
+
+HEADS: dict[str, Use] = {
+    "": "encoder",
+    "MaskedLM": "masked_lm",
+    "SequenceClassification": "classifier",
+    "TokenClassification": "tagger",
+    "QuestionAnswering": "reader",
+}
+"""Uses by the head in the name of a model's class."""
 
 LOADING = threading.RLock()
 """Held while a model is made, because transformers then changes state of the whole process: its verbosity, the default
@@ -53,9 +63,8 @@ def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 def saved_use(config: PreTrainedConfig) -> Use:
     """Returns the use of a saved model by the head in its `architectures`, else the encoder."""
-    saved = config.architectures or ()
-    there = (use for use, kinds in AUTO_CLASSES.items() if type(config) in kinds._model_mapping)
-    return next((use for use in there if class_for(use, config).__name__ in saved), "encoder")
+    heads = map(head_of, config.architectures or ())
+    return next((HEADS[head] for head in heads if head in HEADS), "encoder")
 
 
 def kind_of_labels(config: PreTrainedConfig) -> LabelKind:

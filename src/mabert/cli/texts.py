@@ -88,7 +88,7 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     """
     check_output(options.output, suffixes)
     options.model = find(options.model)
-    rows = rows_for(options, str(options.model.fields.get("architectures")))
+    rows = rows_for(options, options.model.heads)
     load_libraries()
     from mabert.infer.model import load
 
@@ -96,8 +96,8 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     return load(options.model, **how), rows
 
 
-def rows_for(options: argparse.Namespace, saved: str) -> Iterable[TextRow]:
-    """Returns an iterable that reads the texts or pairs for a model saved as this class.
+def rows_for(options: argparse.Namespace, heads: Sequence[str]) -> Iterable[TextRow]:
+    """Returns an iterable that reads the texts or pairs for a model that was saved with these heads.
 
     One that answers questions or tags words also reads the file formats that it is fine-tuned on.
     """
@@ -105,8 +105,8 @@ def rows_for(options: argparse.Namespace, saved: str) -> Iterable[TextRow]:
     from mabert.data.entities import CONLL
     from mabert.infer.texts import has_words, read_rows, rows_of_task
 
-    reads = "ForQuestionAnswering" in saved and options.run is run_predict
-    tags = "ForTokenClassification" in saved
+    reads = "QuestionAnswering" in heads and options.run is run_predict
+    tags = "TokenClassification" in heads
     if options.text_column is None and not options.jsonl and options.input is not None:
         path = Path(options.input)
         if reads and rows.format_of(path) == ".json":
@@ -164,7 +164,7 @@ def run_embed(options: argparse.Namespace) -> None:
         count = write_passages(found, width, options.output, beside)
     say_written(options.output, f"{count:,} vectors of {width} numbers")
     say_written(beside, f"text, start and end of {count:,} passages")
-    if not is_for_similarity(model.path):
+    if not is_for_similarity(model.opened.place):
         complain(
             f"{options.model} was never trained to put similar texts near each other; a model that was: minilm, or "
             "what mabert convert sentence-transformers/all-MiniLM-L6-v2 --text FILE -o FOLDER makes"

@@ -91,8 +91,8 @@ def read_delta(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
         raise ValueError(f"{file} describes itself as {said[:40]!r}; it must be a mapping of names to values")
     if missing := [name for name in ("teacher", "weights", "use") if not isinstance(about.get(name), str)]:
         raise ValueError(f"{file} does not say its {', '.join(missing)}: it is no delta of `mabert convert`")
-    if about["use"] not in USES.values():
-        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(USES.values())}")
+    if about["use"] not in USES:
+        raise ValueError(f"{file} is for {about['use']!r}; it must be one of {', '.join(USES)}")
     return about, cores
 
 

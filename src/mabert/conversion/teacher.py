@@ -13,16 +13,16 @@ from tokenizers import normalizers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.uses import Use, class_for
+from mabert.baselines.uses import HEADS, Use, class_for
 from mabert.conversion.families import COPIED, TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
-from mabert.files.places import Place, find
+from mabert.files.places import Place, find, head_of
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
 
-USES: dict[str, Use] = {"Model": "encoder", "ForMaskedLM": "masked_lm", "ForSequenceClassification": "classifier"}
-"""Endings of class names, and the use of such a model."""
+USES: tuple[Use, ...] = ("encoder", "masked_lm", "classifier")
+"""Uses of models that can be converted."""
 
 POSITIONS = "embeddings.position_embeddings.weight"
 """MaBERT's table of learned positions."""
@@ -57,12 +57,12 @@ def open_teacher(model: Model) -> Opened:
 def use_of(opened: Opened) -> Use:
     """Returns the use of a teacher, from the class it was saved as; ValueError if it has a head that a conversion would
     lose."""
-    for name in opened.config.architectures or ("Model",):
-        # BERT's pretraining model has a masked language model's head; ELECTRA's has one that its users drop.
-        pretraining: Use = "encoder" if opened.config.model_type == "electra" else "masked_lm"
-        for end, use in {**USES, "ForPreTraining": pretraining}.items():
-            if name.endswith(end):
-                return use
+    # BERT's pretraining model has a masked language model's head; ELECTRA's has one that its users drop.
+    pretraining: Use = "encoder" if opened.config.model_type == "electra" else "masked_lm"
+    uses = {**HEADS, "PreTraining": pretraining}
+    for head in map(head_of, opened.config.architectures or ("",)):
+        if uses.get(head) in USES:
+            return uses[head]
     raise ValueError(
         f"{opened.place} was saved as {', '.join(opened.config.architectures)}; encoders, masked language models and "
         "classifiers of sequences can be converted"

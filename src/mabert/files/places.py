@@ -50,12 +50,23 @@ class Place:
     def __str__(self) -> str:
         return str(self.path)
 
+    @property
+    def heads(self) -> list[str]:
+        """The heads that the model was saved with, see `head_of`; normally one, or none if the file does not say."""
+        saved = self.fields.get("architectures")
+        return [head_of(str(name)) for name in saved] if isinstance(saved, list) else []
+
     def digest(self) -> str | None:
         """Returns a digest of the weights, in one file or several; None if there are none."""
         files = [
             file for name in ("model*.safetensors", DELTA, ADAPTER_WEIGHTS) for file in sorted(self.path.glob(name))
         ]
         return "+".join(digest(file)[:16] for file in files) or None
+
+
+def head_of(name: str) -> str:
+    """Returns the head in the name of a transformers class, such as `MaskedLM`; empty for an encoder."""
+    return name.partition("For")[2]
 
 
 def find(model: "str | Path | Place") -> Place:

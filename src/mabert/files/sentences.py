@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mabert.files.places import Place
 from mabert.files.reading import read_json, read_json_if_there, read_json_value
 from mabert.files.writing import write_json
 
@@ -137,17 +138,15 @@ def modules_in(folder: Path) -> list[dict[str, str]]:
     return modules
 
 
-def is_for_similarity(path: str | Path) -> bool:
-    """Returns whether a folder's vectors were trained to be compared.
+def is_for_similarity(place: Place) -> bool:
+    """Returns whether a model's vectors were trained to be compared.
 
-    They were if it lists modules of sentence-transformers. A model fine-tuned for something else lists them too, so
-    that both libraries give the same vectors, but lacks that library's own settings.
+    They were if its folder lists modules of sentence-transformers. A model fine-tuned for something else lists them
+    too, so that both libraries give the same vectors, but lacks that library's own settings.
     """
-    folder = Path(path)
-    if not (folder / MODULES).is_file() or is_cross_encoder(folder):
+    if not (place.path / MODULES).is_file() or is_cross_encoder(place.path):
         return False
-    saved = "".join((read_json_if_there(folder / "config.json") or {}).get("architectures") or ())
-    return (folder / SETTINGS[1]).is_file() or "For" not in saved
+    return (place.path / SETTINGS[1]).is_file() or not any(place.heads)
 
 
 def write_modules(folder: Path, pooling: str, normalize: bool, width: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mabert.baselines.uses import LOADING, Use, class_for
+from mabert.baselines.uses import LOADING, Use
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import check_list, check_texts
 from mabert.data.entities import is_tag
@@ -303,7 +303,7 @@ class TextModel:
             if odd := [name for name in self.config.id2label.values() if not is_tag(name)]:
                 raise ValueError(f"{self.path} has the label {odd[0]!r}; those of entities are O, B-TYPE and I-TYPE")
             return answer_in_chunks(heads.Tagging(self._read("tagger"), how), rows)
-        headless = self.config.architectures == [class_for("encoder", self.config).__name__]
+        headless = self.opened.place.heads == [""]
         if headless or use == "masked_lm":
             kind = "an encoder without a head" if headless else "a masked language model"
             raise ValueError(f"{self.path} is {kind}; `mabert finetune` makes a classifier of it")

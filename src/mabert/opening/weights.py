@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from mabert.baselines.uses import LOADING, saved_class
-from mabert.files.places import ADAPTER, ADAPTER_WEIGHTS, CONFIG, DELTA, Place
+from mabert.files.places import ADAPTER, ADAPTER_WEIGHTS, CONFIG, DELTA, Place, head_of
 from mabert.files.reading import read_json
 from mabert.machine.memory import check_fits, parameters_of
 
@@ -202,15 +202,11 @@ def weights_file(path: str | Path) -> Path:
 
 
 def may_be_read_as(kind: type[PreTrainedModel], saved: Sequence[str]) -> bool:
-    """Returns whether a class is the checkpoint's own or its encoder, or has a head that the checkpoint's includes.
+    """Returns whether a checkpoint can be read as a class: the class it was saved as, its encoder, or one whose head it
+    has.
 
     Names of weights cannot tell: a token classifier may have the same ones as a text classifier.
     """
     own = head_of(kind.__name__)
     heads = {head_of(name) for name in saved}
     return not own or not heads or bool(heads & {own, "", "PreTraining"})
-
-
-def head_of(name: str) -> str:
-    """Returns the head in the name of a transformers class, such as `MaskedLM`; empty for an encoder."""
-    return name.partition("For")[2]
