@@ -58,7 +58,7 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> Any:
     """Imports a public name on first use: what `load` needs beyond the models would slow down every import."""
-    if name in __all__ or name in _ELSEWHERE:
+    if name in __all__:
         value = getattr(import_module(_ELSEWHERE.get(name, "mabert.model")), name)
         globals()[name] = value
         return value

@@ -1,7 +1,7 @@
 """Small models of every family."""
 
 from mabert.baselines.registry import FAMILIES
-from mabert.baselines.uses import build
+from mabert.opening.uses import build
 
 VOCAB = 61
 SIZES = {

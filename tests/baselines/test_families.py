@@ -14,10 +14,10 @@ import mabert
 from mabert.baselines import attention as fast
 from mabert.baselines.family import repeat
 from mabert.baselines.registry import FAMILIES, family_of
-from mabert.baselines.uses import build
 from mabert.model.config import make_config
 from mabert.model.embeddings import stretch
 from mabert.opening.opened import open_model
+from mabert.opening.uses import build
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
 
 PUBLISHED = {

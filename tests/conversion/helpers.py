@@ -7,11 +7,11 @@ import torch
 from transformers import AutoConfig
 
 import mabert
-from mabert.baselines.uses import class_for
 from mabert.conversion.families import TEACHERS
 from mabert.conversion.resolve import begun
 from mabert.conversion.teacher import check_copy
 from mabert.conversion.watch import packed
+from mabert.opening.uses import class_for
 from tests.train.helpers import corpus, tokenizer
 
 FAMILIES = list(TEACHERS)

@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.data import cache as caching
-from mabert.data import corpus, rows
+from mabert.data import corpus
 from mabert.data.cache import TokenCache, build_cache
 from mabert.data.corpus import pieces_of
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
+from mabert.files import tables
 from tests.data.conftest import KINDS
 
 
@@ -86,7 +87,7 @@ def test_cutting_long_lines_at_spaces_changes_no_token_of_any_kind_of_tokenizer(
 
 def test_a_few_tokens_of_one_long_line_need_little_of_it(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "MOST_CHARACTERS", 1000)
-    monkeypatch.setattr(rows, "_BLOCK", 100)
+    monkeypatch.setattr(tables, "_BLOCK", 100)
     monkeypatch.setattr(caching, "_BATCH_CHARACTERS", 500)
     (tmp_path / "a.txt").write_text("river castle " * 10_000)
     read = []

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data import corpus, rows
+from mabert.data import corpus
 from mabert.data.corpus import identities, parse_sources, read_documents
+from mabert.files import tables
 from tests.data.conftest import PACKERS, write_table
 
 PARAGRAPH = st.text("ab c\u00e9\u2028", min_size=1).filter(lambda text: text.strip() == text and text)
@@ -46,9 +47,9 @@ def test_a_text_without_blank_lines_is_cut_at_a_lines_end(tmp_path, monkeypatch)
 def test_long_lines_come_in_parts_and_lose_nothing(tmp_path_factory, suffix, text, longest, block):
     path = tmp_path_factory.mktemp("corpus") / f"a.txt{suffix}"
     path.write_bytes(PACKERS[suffix](("\ufeffx" + text).encode()))
-    with pytest.MonkeyPatch.context() as patch, rows.open_bytes(path) as (stream, _):
-        patch.setattr(rows, "_BLOCK", block)
-        parts = list(rows.lines(stream, path, longest))
+    with pytest.MonkeyPatch.context() as patch, tables.open_bytes(path) as (stream, _):
+        patch.setattr(tables, "_BLOCK", block)
+        parts = list(tables.lines(stream, path, longest))
     assert "".join(parts) == "x" + text
     start = 0
     for line in ("x" + text).split("\n"):
@@ -69,7 +70,7 @@ def test_a_wrong_byte_is_named_wherever_lines_are_cut(tmp_path_factory, before, 
         path.write_bytes(before.encode() + wrong)
         told = f"line {before.count(chr(10)) + 1}: not UTF-8: byte 0xe9 at offset {len(before.encode())};"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rows, "_BLOCK", block)
+            patch.setattr(tables, "_BLOCK", block)
             patch.setattr(corpus, "MOST_CHARACTERS", longest)
             with pytest.raises(ValueError, match=told):
                 list(read_documents(path))

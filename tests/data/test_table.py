@@ -51,7 +51,7 @@ def test_numbers_are_classes_in_numeric_order_or_scores(tmp_path, kind):
     assert task.label_names == ("-1", "2", "9", "10")
     assert loaded["train"]["label"][:] == [3, 2, 1, 0]
     task, loaded = load_own({"train": path, "validation": path}, COLUMNS, kind="regression")
-    assert (task.is_regression, task.num_labels) == (True, 1)
+    assert (task.is_regression, task.label_names) == (True, ())
     assert loaded["train"]["label"][:] == [10.0, 9.0, 2.0, -1.0]
 
 

@@ -63,5 +63,5 @@ def test_limits(mode):
 
 
 def test_an_unknown_mode_is_named():
-    with pytest.raises(ValueError, match="windows are packed or document, not 'sliding'"):
+    with pytest.raises(ValueError, match="windows is 'sliding'; it must be one of 'packed', 'document'"):
         Windows(documents_of([5]), 8, "sliding")

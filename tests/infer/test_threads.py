@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForMaskedLM, LongformerConfig, LongformerModel
 
 import mabert
-from mabert.baselines.uses import ready
 from mabert.data.encode import encode_texts
 from mabert.infer.loaded import Loaded
+from mabert.opening.uses import ready
 
 THREADS = 8
 MASKED = ["the [MASK] sings", "a [MASK] stone falls under the old house"]

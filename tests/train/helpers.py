@@ -15,10 +15,10 @@ from torch import multiprocessing
 from transformers import TrainerCallback
 
 from mabert.baselines.registry import family_named
-from mabert.baselines.uses import build
 from mabert.data.tokenizer import train_wordpiece
 from mabert.files.writing import write_text
 from mabert.machine.processes import context
+from mabert.opening.uses import build
 from mabert.train.folder import RunFolder
 from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
 

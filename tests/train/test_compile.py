@@ -9,8 +9,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from mabert import MaBertForMaskedLM
-from mabert.baselines.uses import compile_layers
 from mabert.model import attention
+from mabert.opening.uses import compile_layers
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import Stage
 from tests.model.helpers import build, config

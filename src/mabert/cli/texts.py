@@ -101,18 +101,18 @@ def rows_for(options: argparse.Namespace, heads: Sequence[str]) -> Iterable[Text
 
     One that answers questions or tags words also reads the file formats that it is fine-tuned on.
     """
-    from mabert.data import rows
     from mabert.data.entities import CONLL
+    from mabert.files import tables
     from mabert.infer.texts import has_words, read_rows, rows_of_task
 
     reads = "QuestionAnswering" in heads and options.run is run_predict
     tags = "TokenClassification" in heads
     if options.text_column is None and not options.jsonl and options.input is not None:
         path = Path(options.input)
-        if reads and rows.format_of(path) == ".json":
+        if reads and tables.format_of(path) == ".json":
             options.pair_column = "context"
             return rows_of_task(path, options.keep)
-        if tags and rows.format_of(path) in CONLL and not options.keep:
+        if tags and tables.format_of(path) in CONLL and not options.keep:
             return rows_of_task(path)
     if reads:
         options.text_column, options.pair_column = options.text_column or "question", options.pair_column or "context"

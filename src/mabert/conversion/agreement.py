@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.baselines.uses import Use, kind_of_labels
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.training import Alignment
 from mabert.conversion.watch import (
@@ -29,6 +28,7 @@ from mabert.conversion.watch import (
 from mabert.conversion.windows import TeacherWindows, windows_of
 from mabert.data.batches import batches_by_length
 from mabert.machine.rounds import interleave
+from mabert.opening.uses import Use, kind_of_labels
 
 TOKENS = 4096
 """Tokens per batch."""
@@ -184,9 +184,9 @@ def nearness(encoder: Any, texts: Sequence[Item], pooling: str, found: np.ndarra
     return (found * vectors(encoder, shuffled(texts), pooling)).sum(1)
 
 
-def shuffled(texts: Sequence[Item], seed: int = 0) -> list[Item]:
+def shuffled(texts: Sequence[Item]) -> list[Item]:
     """Returns the texts with the tokens between the first and the last one shuffled; types stay at their places."""
-    draws = torch.Generator().manual_seed(seed)
+    draws = torch.Generator().manual_seed(0)
     found = []
     for text in texts:
         ids = text["input_ids"].clone()

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from transformers import set_seed
 
-from mabert.conversion.agreement import compare, lines, speed
+from mabert.conversion.agreement import compare, speed
 from mabert.conversion.card import card
 from mabert.conversion.delta import CORE, save_delta
 from mabert.conversion.recipe import ConversionRecipe
@@ -61,7 +60,7 @@ def convert(
         pairs: Whether a classifier reads pairs of texts; default, what its folder says, as those of
             sentence-transformers' CrossEncoder and of `mabert finetune` do, else the student learns from both. Without
             `pair_column` a pair is two neighbouring pieces of a text, and half of the second ones are exchanged.
-        progress: Whether to show progress, and at the end the student's agreement with its teacher.
+        progress: Whether to show progress.
         recipe: Fields of `ConversionRecipe`.
 
     Returns:
@@ -79,7 +78,7 @@ def convert(
         run = resolve(teacher, texts, folder, asked, columns=columns, pairs=pairs, progress=progress)
         known, writes = run.teacher, run.processes.is_main_process
         if run.result is not None:
-            return reported(run.result, progress) if writes else {}
+            return run.result if writes else {}
         set_seed(run.recipe.seed)
         student = begun(known.model, known.copy, known.use, changes_of(known, run.pattern, run.recipe))
         stages = learn(run, student)
@@ -90,15 +89,7 @@ def convert(
         save(run, student, outcome)
         shutil.rmtree(folder.path / UNFINISHED, ignore_errors=True)
         seconds = sum(stage["seconds"] for stage in stages.values())
-        return reported(folder.write_result(outcome, seconds, seed=run.recipe.seed), progress)
-
-
-def reported(result: dict[str, Any], progress: bool) -> dict[str, Any]:
-    """Returns a conversion's result; with progress shown, also prints the student's agreement with its teacher."""
-    if progress and sys.stdout is not None:
-        for line in lines(result["outcome"]["agreement"]):
-            sys.stdout.write(line + "\n")
-    return result
+        return folder.write_result(outcome, seconds, seed=run.recipe.seed)
 
 
 def measured(run: ConversionRun, student: Any) -> dict[str, Any]:

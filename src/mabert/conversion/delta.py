@@ -7,7 +7,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from mabert.baselines.uses import Use
 from mabert.conversion.teacher import USES, check_copy, load_teacher, open_teacher, student_of, weights_hash
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import CONFIG, DELTA, default_cache
@@ -16,6 +15,7 @@ from mabert.files.writing import make_once
 from mabert.model import MaBertPreTrainedModel
 from mabert.model.mamba import Recurrence
 from mabert.opening.opened import open_model
+from mabert.opening.uses import Use
 
 ABOUT = "mabert"
 """The entry of the file's metadata that holds, as JSON, the cores' teacher and its use."""

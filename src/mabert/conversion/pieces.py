@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.conversion.teacher import Teacher
 from mabert.conversion.watch import Item
-from mabert.data import rows
 from mabert.data.cache import Documents, plain_encoder
+from mabert.files import tables
 from mabert.files.sentences import is_cross_encoder
 from mabert.opening.opened import Opened
 
@@ -293,7 +293,8 @@ def _encoded(
     """Returns the ids of a table's texts, and the places of its pairs, as in `Pieces`; reads rows until there are
     `enough` tokens in pairs that are cut to `room`."""
     encoder, ids, kept = plain_encoder(tokenizer), array("I"), 0
-    texts = ([rows.text_in(row, column, where) for column in columns] for where, row in rows.read_rows(table, columns))
+    rows = tables.read_rows(table, columns)
+    texts = ([tables.text_in(row, column, where) for column in columns] for where, row in rows)
     places: list[tuple[int, ...]] = []
     while kept < enough and (some := list(islice(texts, AT_ONCE))):
         firsts, seconds = (

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.uses import Use
 from mabert.conversion import choose
 from mabert.conversion.choose import begin_from
 from mabert.conversion.pieces import Frame, Pieces, cut_pieces, frames_of, read_pairs
@@ -25,6 +24,7 @@ from mabert.files.places import default_cache
 from mabert.files.reading import digest
 from mabert.machine.environment import resolve_precision, warn_of_emulation
 from mabert.opening.opened import Model
+from mabert.opening.uses import Use
 from mabert.train.folder import RunFolder
 from mabert.train.trainer import join_processes
 

@@ -13,13 +13,13 @@ from tokenizers import normalizers
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from mabert.baselines.uses import HEADS, Use, class_for
 from mabert.conversion.families import COPIED, TEACHERS, Names, TeacherFamily
 from mabert.conversion.windows import lengthened
 from mabert.files.places import Place, find, head_of
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
+from mabert.opening.uses import HEADS, Use, class_for
 
 USES: tuple[Use, ...] = ("encoder", "masked_lm", "classifier")
 """Uses of models that can be converted."""

@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mabert.baselines.uses import Use, kind_of_labels
 from mabert.conversion.pieces import Pieces
 from mabert.conversion.resolve import ConversionRun
 from mabert.conversion.watch import attention_of, hidden_states_of, packing_of, pooled, unexplained
@@ -16,6 +15,7 @@ from mabert.conversion.windows import windows_of
 from mabert.data import LabelKind
 from mabert.data.batches import TokenBudgetSampler
 from mabert.model.masking import PaddingMask
+from mabert.opening.uses import Use, kind_of_labels
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.folder import UNFINISHED
 from mabert.train.trainer import MaBertTrainer, training_arguments

@@ -1,4 +1,4 @@
-"""Tools that record, compare or hold constant what layers of an encoder output."""
+"""Hooks that record the output of an encoder's layers or hold it constant, and measures that compare outputs."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress

@@ -8,5 +8,8 @@ GLUE = "hub:nyu-mll/glue"
 LabelKind = Literal["classification", "regression", "several", "tokens", "answers"]
 """Kinds of labels: a class, a number, several classes, a tag for each token, or an answer in the text."""
 
+WindowKind = Literal["packed", "document"]
+"""Whether a window may hold several documents or only one."""
+
 TOKENS_A_BATCH = 8192
 """Padded tokens a batch holds at most, unless one text alone is longer."""

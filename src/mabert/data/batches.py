@@ -66,8 +66,9 @@ class SplitBatches(Sampler[list[int]]):
 
 
 def batch_share(scored: Sequence[int], rank: int, processes: int, rows: slice = slice(None)) -> float:
-    """Returns the share of `rows` (default, all) of a process's examples in a batch's loss terms, relative to an even
-    split over the processes; `scored` holds the number of loss terms of each example."""
+    """Returns the weight of some of a process's examples in a batch's loss: their share of the batch's loss terms,
+    times the number of processes. `rows` selects the examples (default, all); `scored` holds the number of loss terms
+    of each."""
     return sum(scored[rank::processes][rows]) * processes / sum(scored)
 
 

@@ -34,6 +34,12 @@ from mabert.files.writing import make_once, whole_file, write_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
 
+logger = logging.getLogger(__name__)
+
+# Raise this whenever the same sources and tokenizer would give another cache.
+FORMAT = 2
+_BATCH_CHARACTERS = 2_000_000
+
 
 def write_npy_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> None:
     """Writes the header of a `.npy` file. NumPy pads it, so it can be overwritten once the first size is known."""
@@ -127,13 +133,6 @@ class Documents:
     def tokens(self) -> int:
         """Tokens in all."""
         return int(self.lengths.sum())
-
-
-logger = logging.getLogger(__name__)
-
-# Raise this whenever the same sources and tokenizer would give another cache.
-FORMAT = 2
-_BATCH_CHARACTERS = 2_000_000
 
 
 def build_cache(

@@ -23,17 +23,25 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qsl
 
-from mabert.data import rows
+from mabert.files import tables
 from mabert.files.places import without_waiting
 from mabert.files.reading import digest, files_below
 
-KINDS = (".txt", ".text", ".md", ".rst", "", *rows.JSON_KINDS, ".parquet")
+logger = logging.getLogger(__name__)
+
+KINDS = (".txt", ".text", ".md", ".rst", "", *tables.JSON_KINDS, ".parquet")
 MOST_CHARACTERS = 4_000_000
 """Maximum characters of a document in a text file, more than most books have. Without it, a file without blank lines
 would be held in memory and tokenised as one document."""
 
 _PIECE = 20_000
 _LONGEST_PIECE = 200_000
+
+SYNTAX = "hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]"
+# The rows of these data sets are single sentences of books in reading order; a thousand of them make a document.
+_ROWS_PER_DOCUMENT = {"bookcorpus": 1000, "bookcorpus/bookcorpus": 1000}
+# The hub's branch with its own Parquet conversion of a data set that was published as a script.
+_PARQUET_BRANCH = "refs/convert/parquet"
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,10 @@ class FileSource:
     def read(self) -> Iterator[tuple[str, int]]:
         """Yields non-empty documents in file order, each with the bytes taken from disk so far.
 
-        Raises what `rows.open_bytes` does, and a ValueError if there is no text or it is not UTF-8.
+        Raises what `tables.open_bytes` does, and a ValueError if there is no text or it is not UTF-8.
         """
         found = False
-        with rows.open_bytes(self.path) as (stream, raw):
+        with tables.open_bytes(self.path) as (stream, raw):
             for document in self._documents(stream):
                 if document := document.strip():
                     found = True
@@ -58,14 +66,14 @@ class FileSource:
             raise ValueError(f"{self.path}: holds no text")
 
     def _documents(self, stream: BinaryIO) -> Iterator[str]:
-        kind, column = rows.format_of(self.path), self.text_column
+        kind, column = tables.format_of(self.path), self.text_column
         if kind == ".parquet":
-            table = rows.parquet_rows(self.path, stream, [], [column])
-        elif kind in rows.JSON_KINDS:
-            table = rows.json_rows(self.path, rows.lines(stream, self.path), [column])
+            table = tables.parquet_rows(self.path, stream, [], [column])
+        elif kind in tables.JSON_KINDS:
+            table = tables.json_rows(self.path, tables.lines(stream, self.path), [column])
         else:
-            return paragraphs(rows.lines(stream, self.path, MOST_CHARACTERS))
-        return (rows.text_in(row, column, where) for where, row in table if row[column] is not None)
+            return paragraphs(tables.lines(stream, self.path, MOST_CHARACTERS))
+        return (tables.text_in(row, column, where) for where, row in table if row[column] is not None)
 
     def size(self) -> int:
         """Returns the file's size on disk in bytes."""
@@ -73,7 +81,7 @@ class FileSource:
 
     def identity(self) -> dict[str, Any]:
         """Returns absolute path, size, modification time, text column and a digest of the content."""
-        rows.check_can_read_twice(self.path)
+        tables.check_can_read_twice(self.path)
         status = self.path.stat()
         return {
             "path": str(self.path.resolve()),
@@ -82,15 +90,6 @@ class FileSource:
             "text_column": self.text_column,
             "sha256": digest(self.path),
         }
-
-
-logger = logging.getLogger(__name__)
-
-SYNTAX = "hub:NAME[:CONFIG][?split=train&text=text&streaming=true&revision=...&rows=1]"
-# The rows of these data sets are single sentences of books in reading order; a thousand of them make a document.
-_ROWS_PER_DOCUMENT = {"bookcorpus": 1000, "bookcorpus/bookcorpus": 1000}
-# The hub's branch with its own Parquet conversion of a data set that was published as a script.
-_PARQUET_BRANCH = "refs/convert/parquet"
 
 
 @dataclass(frozen=True)
@@ -279,7 +278,7 @@ def pieces_of(document: str) -> Iterator[str]:
         stop = document.find("\n", start + _PIECE, start + _LONGEST_PIECE) + 1
         if not stop:
             rest = document[start : start + _LONGEST_PIECE + 1]
-            stop = start + (len(rest) if len(rest) <= _LONGEST_PIECE else rows.place_to_cut(rest, _LONGEST_PIECE))
+            stop = start + (len(rest) if len(rest) <= _LONGEST_PIECE else tables.place_to_cut(rest, _LONGEST_PIECE))
         yield document[start:stop]
         start = stop
 
@@ -288,13 +287,13 @@ def _files_of(path: Path) -> list[Path]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (a hub data set is written hub:NAME)")
     if path.is_dir():
-        found = [file for file in files_below(path) if rows.format_of(file) in KINDS and file.suffix]
+        found = [file for file in files_below(path) if tables.format_of(file) in KINDS and file.suffix]
         if not found:
             raise ValueError(f"{path}: no .txt, .jsonl or .parquet file (nor .xz, .gz, .zst of these) in this folder")
         return found
-    if rows.format_of(path) not in KINDS:
+    if tables.format_of(path) not in KINDS:
         raise ValueError(
-            f"{path}: unknown kind of file {rows.format_of(path)!r}; known are .txt, .jsonl and .parquet "
+            f"{path}: unknown kind of file {tables.format_of(path)!r}; known are .txt, .jsonl and .parquet "
             "(write a table as .jsonl: an object a line, the text in its field text)"
         )
     return [path]

@@ -141,10 +141,9 @@ def check_texts(
 
 
 def check_list(texts: Any, name: str, needed: str = "a list of texts") -> None:
-    """Raises ValueError for what is no list, column, array or iterator of texts, though it may have an order or hold
-    texts: one string or bytes, a mapping or a set, a table or array that does not have one dimension, one thing alone.
-
-    The message says by `name` what it is, and by `needed` what would be right.
+    """Raises ValueError unless `texts` is a list, a column, a one-dimensional array or an iterator. One string, bytes,
+    a mapping, a set, a table and a single value are refused. The message calls the texts `name`, and says what is
+    `needed`.
     """
     kind, shape = type(texts).__name__, getattr(texts, "shape", None)
     found = None

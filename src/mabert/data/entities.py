@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mabert.data import rows
 from mabert.data.tasks import Task
 from mabert.data.words import split_words
+from mabert.files import tables
 
 OUTSIDE = "O"
 """The tag of a word that is no part of an entity."""
@@ -82,7 +82,7 @@ def read_tagged(files: Mapping[str, Path], name: str) -> tuple[Task, dict[str, d
     """
     held: dict[str, list[Sentence]] = {}
     for split, path in files.items():
-        is_table = rows.format_of(path) in (*rows.JSON_KINDS, ".parquet")
+        is_table = tables.format_of(path) in (*tables.JSON_KINDS, ".parquet")
         held[split] = list((_of_rows if is_table else sentences_of)(path, split != "test"))
         if not held[split]:
             raise ValueError(f"{path}: no sentences")
@@ -113,7 +113,7 @@ def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
     if path.suffix == ".json":
         raise ValueError(f"{path}: a .json file; tagged words are read from lines of word and tag (CoNLL) or .jsonl")
     sentence: Sentence = [], [], []
-    for number, line in enumerate(rows.lines_of_text(path), 1):
+    for number, line in enumerate(tables.lines_of_text(path), 1):
         where, columns = f"{path}, line {number}", _BETWEEN.split(line.strip(" \t\r\n"))
         if columns[0] in ("", "-DOCSTART-"):
             if sentence[0]:
@@ -132,8 +132,8 @@ def sentences_of(path: Path, tagged: bool) -> Iterator[Sentence]:
 def _of_rows(path: Path, tagged: bool) -> Iterator[Sentence]:
     """Yields the sentences of a table."""
     names = ["tokens", "tags"] if tagged else ["tokens"]
-    for where, row in rows.read_rows(path, names):
-        words, *tags = (rows.texts_in(row, name, where) for name in names)
+    for where, row in tables.read_rows(path, names):
+        words, *tags = (tables.texts_in(row, name, where) for name in names)
         if not words:
             raise ValueError(f"{where}: 'tokens' is empty; leave the row out")
         if tags and len(tags[0]) != len(words):

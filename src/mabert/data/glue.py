@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mabert.data import GLUE, LabelKind, rows
+from mabert.data import GLUE, LabelKind
 from mabert.data.corpus import HubSource
 from mabert.data.tasks import Rows, Task, as_rows, row_label
+from mabert.files import tables
 from mabert.files.reading import check_source
 
 logger = logging.getLogger(__name__)
@@ -143,8 +144,8 @@ def _task_folder(task: GlueTask, source: Path) -> Path:
 def _from_file(task: GlueTask, path: Path, test: bool) -> Rows:
     columns = dict(zip(("text_a", "text_b"), task.texts, strict=False)) | ({} if test else {"label": task.label})
     own_header = task.header if not test else None
-    header, lines = (own_header, rows.fields_of(path)) if own_header else rows.header_and_fields(path)
-    rows.check_columns(path, header, columns.values())
+    header, lines = (own_header, tables.fields_of(path)) if own_header else tables.header_and_fields(path)
+    tables.check_columns(path, header, columns.values())
     if own_index := [name for name in ("index", "id") if test and name in header]:
         columns["index"] = own_index[0]
     data: dict[str, list[Any]] = {name: [] for name in {**columns, "index": ""}}

@@ -20,10 +20,10 @@ from tokenizers.models import WordPiece
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from mabert.data import WindowKind
 from mabert.data.cache import Documents
 from mabert.schema import IGNORED
-
-MODES = ("packed", "document")
+from mabert.schema.check import check
 
 
 class Windows:
@@ -33,9 +33,8 @@ class Windows:
     Raises ValueError if the mode is neither `packed` nor `document`, or there are no documents.
     """
 
-    def __init__(self, documents: Documents, length: int, mode: str = "packed") -> None:
-        if mode not in MODES:
-            raise ValueError(f"windows are {' or '.join(MODES)}, not {mode!r}")
+    def __init__(self, documents: Documents, length: int, mode: WindowKind = "packed") -> None:
+        check(WindowKind, mode, "windows")
         if not len(documents):
             raise ValueError("there are no documents to cut into windows")
         self.documents, self.length, self._packed = documents, length, mode == "packed"

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mabert.data import LabelKind, rows
+from mabert.data import LabelKind
 from mabert.data.entities import CONLL, read_tagged, types_of
 from mabert.data.squad import read_squad
 from mabert.data.tasks import Columns, Rows, Task, alike, as_rows, column, read_tables
+from mabert.files import tables
 from mabert.schema.check import check
 
 logger = logging.getLogger(__name__)
@@ -119,12 +120,12 @@ def recognized(path: Path, label: str) -> LabelKind:
     row has `tokens` and `tags`; `several` for JSONL whose first row has a list of labels; else `classification`, also
     for a pipe, because it can be read only once.
     """
-    kind = rows.format_of(path)
+    kind = tables.format_of(path)
     if kind == ".json":
         return "answers"
     if kind in CONLL:
         return "tokens"
-    first = rows.first_row(path)
+    first = tables.first_row(path)
     if {"tokens", "tags"} <= first.keys():
         return "tokens"
     return "several" if isinstance(first.get(label), list) else "classification"

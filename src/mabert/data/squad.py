@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mabert.data import rows
 from mabert.data.tasks import Task
+from mabert.files import tables
 from mabert.files.reading import parse_json
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -82,7 +82,7 @@ def questions_of(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     `read_squad`."""
     empty = True
     try:
-        whole = parse_json(rows.read_text(path), str(path))
+        whole = parse_json(tables.read_text(path), str(path))
     except ValueError as error:
         raise ValueError(f"{error}; questions and answers are read from a JSON file in the form of SQuAD") from error
     for text, of_text in _parts(whole, "data", str(path), ": "):

@@ -8,7 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mabert.data import LabelKind, rows
+from mabert.data import LabelKind
+from mabert.files import tables
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -44,11 +45,6 @@ class Task:
     def is_regression(self) -> bool:
         """Whether the labels are scores instead of classes."""
         return self.kind == "regression"
-
-    @property
-    def num_labels(self) -> int:
-        """Outputs of a model for this task: one per class, or a single score."""
-        return len(self.label_names) or 1
 
     @property
     def positive(self) -> str | None:
@@ -172,9 +168,9 @@ def _read(path: Path, columns: Columns, of_row: Callable[[Any, str], Any] | None
     label = columns.label if of_row is not None else None
     texts = {"text_a": columns.text_a} | ({"text_b": columns.text_b} if columns.text_b else {})
     data: dict[str, list[Any]] = {name: [] for name in (*texts, *(["label"] if label else []))}
-    for where, row in rows.read_rows(path, [*texts.values(), *([label] if label else [])]):
+    for where, row in tables.read_rows(path, [*texts.values(), *([label] if label else [])]):
         for name, column in texts.items():
-            data[name].append(rows.text_in(row, column, where))
+            data[name].append(tables.text_in(row, column, where))
         if label and of_row is not None:
             data["label"].append((of_row(row[label], f"{where}: {label!r}"), where))
     if not data["text_a"]:
@@ -186,7 +182,7 @@ def _label(task: Task, found: Any, where: str) -> Any:
     if task.kind != "several":
         return row_label(task, task.label_names, found, where)
     ids = {row_label(task, task.label_names, name, where) for name in found}
-    return [float(place in ids) for place in range(task.num_labels)]
+    return [float(place in ids) for place in range(len(task.label_names))]
 
 
 def label_texts(value: Any, where: str) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
-from mabert.data import rows
 from mabert.data.corpus import pieces_of
+from mabert.files import tables
 from mabert.files.places import folder_of
 from mabert.files.reading import key_of, read_json
 
@@ -86,7 +86,7 @@ def checked(tokenizer: Any, source: str | Path) -> PreTrainedTokenizerFast:
 
 def _from_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     vocabulary: dict[str, int] = {}
-    for line, token in enumerate(re.split(r"\r?\n", rows.read_text(path).rstrip("\r\n"))):
+    for line, token in enumerate(re.split(r"\r?\n", tables.read_text(path).rstrip("\r\n"))):
         if vocabulary.setdefault(token, line) != line:
             raise ValueError(f"{path}, line {line + 1}: token {token!r} is already on line {vocabulary[token] + 1}")
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
@@ -97,7 +97,7 @@ def _from_vocabulary(path: Path) -> PreTrainedTokenizerFast:
 
 
 def _from_json(path: Path) -> PreTrainedTokenizerFast:
-    text = rows.read_text(path)
+    text = tables.read_text(path)
     try:
         backend = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower

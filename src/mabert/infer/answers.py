@@ -68,7 +68,8 @@ class Question(Generic[Answer]):
         raise NotImplementedError
 
     def reduce(self, index: int, raw: Any) -> Any:
-        """Makes less of a raw answer as soon as it is there; gets its place among the chunk's inputs."""
+        """Shrinks a raw answer as soon as it is computed, to save memory; `index` is its place among the chunk's
+        inputs."""
         return raw
 
     def finish(self, chunk: Chunk, found: list[Any]) -> list[Answer]:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mabert.baselines.uses import kind_of_labels, logits_in
 from mabert.data.encode import encode_rows
 from mabert.data.entities import OUTSIDE, entities_of
 from mabert.data.passages import best_answers, passages_of
@@ -17,6 +16,7 @@ from mabert.files.sentences import SentenceFolder
 from mabert.infer.answers import Batch, Encoded, How, Question
 from mabert.infer.loaded import Loaded
 from mabert.infer.texts import Chunk
+from mabert.opening.uses import kind_of_labels, logits_in
 
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 

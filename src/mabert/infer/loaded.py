@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mabert.baselines.family import Family
 from mabert.baselines.registry import family_of
-from mabert.baselines.uses import Use
 from mabert.data.encode import encodings
 from mabert.machine.environment import PRECISIONS, fast_dtype, resolve_precision, warn_of_emulation
 from mabert.machine.memory import naming_memory
@@ -21,6 +20,7 @@ from mabert.model import MaBertModel
 from mabert.model.graphs import use_graphs
 from mabert.model.prepack import can_prepack, is_plain, prepack
 from mabert.opening.opened import Opened
+from mabert.opening.uses import Use
 from mabert.ops import int8
 
 Pretrained = TypeVar("Pretrained", bound=PreTrainedModel)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from mabert.baselines.uses import LOADING, Use
 from mabert.data import TOKENS_A_BATCH
 from mabert.data.encode import check_list, check_texts
 from mabert.data.entities import is_tag
@@ -23,6 +22,7 @@ from mabert.infer.texts import TextRow
 from mabert.model import MaBertConfig
 from mabert.model.pooling import Pooler, pooler_in
 from mabert.opening.opened import Model, open_model
+from mabert.opening.uses import LOADING, Use
 from mabert.schema.check import check
 from mabert.schema.ranges import Count, PassageTokens
 

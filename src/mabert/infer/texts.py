@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mabert.data import rows
 from mabert.data.entities import sentences_of
 from mabert.data.squad import questions_of
 from mabert.data.words import Words
+from mabert.files import tables
 
 TEXT_COLUMN = "text"
 
@@ -25,6 +25,8 @@ class RowOfTable(TextRow):
 
 
 TEXTS = 16_384
+"""Most texts of a chunk."""
+
 CHARACTERS = 8_000_000
 """Most characters of a chunk, except for its last text. Ids are Python lists, up to 40 bytes a token: about 100 MB."""
 
@@ -62,7 +64,7 @@ def read_rows(
     """Streams texts from a file or standard input: one per line, or one per row of a table.
 
     Args:
-        source: A table (`.jsonl`, `.tsv`, `.csv` or `.parquet`, see `mabert.data.rows`) or, under any other name, a
+        source: A table (`.jsonl`, `.tsv`, `.csv` or `.parquet`, see `mabert.files.tables`) or, under any other name, a
             file with one text per line; text formats may be compressed. None or `-` for standard input.
         text_column: The table's column with the text, or the first of a pair; default, `text`.
         pair_column: The column of the second text; default, there are no pairs.
@@ -82,17 +84,17 @@ def read_rows(
     where = "standard input" if path is None else str(path)
     columns = [text_column or TEXT_COLUMN, *([] if pair_column is None else [pair_column])]
     if path is not None:
-        rows.check_is_file(path)
-        if rows.format_of(path) == ".json" and not jsonl:
+        tables.check_is_file(path)
+        if tables.format_of(path) == ".json" and not jsonl:
             raise ValueError(
                 f"{where}: JSON is read as an object a line; if it is that, name it .jsonl or give --jsonl"
             )
-    lines = standard_input() if path is None else (line.rstrip("\r\n") for line in rows.lines_of_text(path))
+    lines = standard_input() if path is None else (line.rstrip("\r\n") for line in tables.lines_of_text(path))
     table = None
-    if path is not None and rows.format_of(path) in rows.TABLES:
-        table = rows.read_rows(path, columns, keep)
+    if path is not None and tables.format_of(path) in tables.TABLES:
+        table = tables.read_rows(path, columns, keep)
     elif jsonl:
-        table = rows.json_rows(where, lines, columns, keep)
+        table = tables.json_rows(where, lines, columns, keep)
     if table is not None:
         return (text_row(place, row, columns, keep, words) for place, row in table)
     if keep:
@@ -102,7 +104,7 @@ def read_rows(
     if text_column is not None:
         raise ValueError(
             f"{where}: lines of plain text have no column {text_column!r}; give --jsonl for an object a line, "
-            f"or a file named {', '.join(rows.TABLES)}"
+            f"or a file named {', '.join(tables.TABLES)}"
         )
     return plain_rows(where, lines)
 
@@ -111,8 +113,8 @@ def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[TextRow]:
     """Streams what `mabert finetune` reads in a format of its own: questions with their contexts in the form of SQuAD
     (`.json`), or a word a line, whose sentences become `Words` (CoNLL, under any other suffix). Errors are those of
     `read_rows`. Where fields of a question are kept, such as `id`, each row is a `RowOfTable`."""
-    rows.check_is_file(path)
-    if rows.format_of(path) == ".json":
+    tables.check_is_file(path)
+    if tables.format_of(path) == ".json":
         return question_rows(path, keep)
     return ((Words(words),) for words, _, _ in sentences_of(path, tagged=False))
 
@@ -122,20 +124,20 @@ def question_rows(path: Path, keep: Sequence[str]) -> Iterator[TextRow]:
     columns = ("question", "context")
     for context, question, where in questions_of(path):
         row = {**question, "context": context}
-        rows.check_values(where, row, columns, keep)
+        tables.check_values(where, row, columns, keep)
         yield text_row(where, row, columns, keep)
 
 
 def has_words(source: str | Path | None) -> bool:
     """Returns whether the first row of a JSONL file has `tokens` and no `text`."""
-    first = {} if source is None else rows.first_row(Path(source))
+    first = {} if source is None else tables.first_row(Path(source))
     return "tokens" in first and TEXT_COLUMN not in first
 
 
 def standard_input() -> Iterator[str]:
     """Yields the lines of standard input; raises ValueError if there are none, or one is not UTF-8."""
     line = None
-    for line in rows.lines(sys.stdin.buffer, "standard input"):
+    for line in tables.lines(sys.stdin.buffer, "standard input"):
         yield line.rstrip("\r\n")
     if line is None:
         raise ValueError("standard input is empty; one text a line is needed")
@@ -149,7 +151,7 @@ def plain_rows(where: str, lines: Iterable[str]) -> Iterator[TextRow]:
         if not begun and line.strip():
             begun = True
             try:
-                rows.json_object(line, "")
+                tables.json_object(line, "")
             except ValueError:
                 pass  # a text
             else:
@@ -162,9 +164,9 @@ def text_row(
 ) -> TextRow:
     """Returns the texts of one row, and the columns to keep; raises ValueError for a column without text."""
     texts = tuple(
-        Words(rows.texts_in(row, column, where))
+        Words(tables.texts_in(row, column, where))
         if words and isinstance(row[column], list)
-        else rows.text_in(row, column, where)
+        else tables.text_in(row, column, where)
         for column in columns
     )
     if not keep:
@@ -180,7 +182,7 @@ def chunks(rows: Iterable[TextRow]) -> Iterator[Chunk]:
     characters = before = 0
     for row in rows:
         held.append(row)
-        characters += sum(len(text) for text in row if isinstance(text, str))  # `encode_texts` refuses anything else
+        characters += sum(len(text) for text in row if isinstance(text, str))  # `check_texts` refuses anything else
         if len(held) == TEXTS or characters >= CHARACTERS:
             yield Chunk(held, before, last=False)
             before, held, characters = before + len(held), [], 0

@@ -34,7 +34,7 @@ class Inputs(NamedTuple):
 def read_inputs(
     config: MaBertConfig, tensors: Tensors, attention_mask: Tensor | None, options: dict[str, Any], few_totals: bool
 ) -> Inputs:
-    """Checks what `MaBertModel.forward` was given, which names the errors, and plans the run.
+    """Checks the arguments of `MaBertModel.forward`, whose docstring lists the errors, and decides how the batch runs.
 
     Of `options`, the forward's further arguments, boundaries are taken out, and `output_attentions` is filled in.
     `few_totals` tells whether packed rows should have few lengths, see `total_of`.

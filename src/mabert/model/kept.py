@@ -15,11 +15,11 @@ from mabert.model.packing import is_tracing
 T = TypeVar("T")
 
 _kept: WeakKeyDictionary[nn.Module, dict[int | None, tuple[Any, Any]]] = WeakKeyDictionary()
-"""The values of each stream, with what they are of, beside the modules, so that copies, pickles and state dicts of a
-module do not have them."""
+"""For each module and stream, the kept value and the state of the weights that it was computed from. It lies outside
+the modules, so that their copies, pickles and state dicts do not hold it."""
 
 _held: ContextVar[list[Any] | None] = ContextVar("mabert_held", default=None)
-"""What the CUDA graph holds that is being captured."""
+"""Values that the CUDA graph that is being captured must keep alive."""
 
 
 def kept(module: nn.Module, function: Callable[..., T], *weights: Tensor | None) -> T:

@@ -20,8 +20,8 @@ def total_of(tokens: int) -> int:
     """Rounds a number of tokens up, so that packed rows have few lengths.
 
     oneDNN compiles a kernel for each number of rows that a product meets and keeps it, some 0.6 MiB a layer of another
-    shape: a server that reads texts of every length would grow by gigabytes. With 19 lengths up
-    to 512, `minilm` grows by 98 MiB.
+    shape: a server that reads texts of every length would grow by gigabytes. With 19 lengths up to 512, `minilm` grows
+    by 98 MiB.
     """
     steps = {16: 8, 128: 16, 384: 32}
     step = next((step for most, step in steps.items() if tokens <= most), max(64, 1 << (tokens - 1).bit_length() >> 5))

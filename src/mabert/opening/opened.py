@@ -13,13 +13,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mabert.baselines.family import Family
 from mabert.baselines.registry import FAMILIES, family_of
-from mabert.baselines.uses import Use, build, class_for, ready, saved_class, saved_use
 from mabert.data.encode import Encoding
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import CONFIG, Place, find
 from mabert.files.sentences import SentenceFolder, copy_settings, is_cross_encoder
 from mabert.files.writing import check_new, filling
 from mabert.model.config import make_config_of
+from mabert.opening.uses import Use, build, class_for, ready, saved_class, saved_use
 from mabert.opening.weights import load_model
 
 POOLER = "pooler."

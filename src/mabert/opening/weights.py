@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from mabert.baselines.uses import LOADING, saved_class
 from mabert.files.places import ADAPTER, ADAPTER_WEIGHTS, CONFIG, DELTA, Place, head_of
 from mabert.files.reading import read_json
 from mabert.machine.memory import check_fits, parameters_of
+from mabert.opening.uses import LOADING, saved_class
 
 logger = logging.get_logger(__name__)
 
@@ -35,8 +35,8 @@ def load_model(
     dtype: torch.dtype | None = None,
     drawn: tuple[str, ...] = (),
 ) -> Pretrained:
-    """Loads a model in evaluation mode, all weights from the checkpoint; warns of those that the encoder leaves out. An
-    adapter of PEFT beside the weights becomes a part of them.
+    """Loads a model in evaluation mode. Every weight must be in the checkpoint; a warning names those that the encoder
+    has no place for. An adapter of PEFT beside the weights is merged into them.
 
     Args:
         kind: The class.

@@ -18,8 +18,8 @@ SCORED = "scored_positions"
 """The places of a batch's labels in the flattened batch, int64 (scored positions,)."""
 
 ON_HOST = "cu_seq_lens_host"
-"""A packed row's offsets as a tuple of numbers, which `FlatteningCollator` adds to what it made: where tensors lie on a
-GPU, it is read in their place, so that no forward waits for the GPU to check boundaries and positions."""
+"""The offsets of a packed row as a tuple of numbers, which `FlatteningCollator` adds to the batch. On a GPU the model
+reads it in place of the tensors, so that it need not wait for the GPU."""
 
 SEVERAL = "multi_label_classification"
 """`problem_type` of a classifier whose texts may have several labels."""

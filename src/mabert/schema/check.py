@@ -8,17 +8,14 @@ import difflib
 import functools
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from mabert.files.reading import shown
+from mabert.schema.ranges import RANGES, AnyNumber, Range, Rate, alternatives, range_of
 
 if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
-import typing
-from dataclasses import replace
-from typing import Annotated, Literal
-
-from mabert.schema.ranges import RANGES, AnyNumber, Range, Rate, alternatives, range_of
 
 STRICT: Any = {"strict": True, "arbitrary_types_allowed": True}
 

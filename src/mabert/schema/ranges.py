@@ -20,10 +20,10 @@ WORDS = {float: "a number", int: "a whole number", list: "a list with one entry 
 
 @dataclass(frozen=True)
 class Range:
-    """The range of a number, which must be finite in any case.
+    """The range of a number, which must be finite.
 
-    `Annotated[kind, Range(...)]` takes the kinds of numbers that `kind` names, None and lists of numbers where it names
-    those.
+    In `Annotated[kind, Range(...)]`, `kind` says what is allowed: int, float or both, and None or a list of such
+    numbers if it names them.
     """
 
     least: float

@@ -14,9 +14,9 @@ from transformers import TrainerCallback
 
 from mabert.data.encode import Encoding
 from mabert.data.glue import GlueTask
-from mabert.data.rows import tsv_line
 from mabert.data.tasks import Rows, Task, column
 from mabert.files.reading import read_json, read_json_if_there
+from mabert.files.tables import tsv_line
 from mabert.files.writing import filling, write_json, write_text
 from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import size_of
@@ -124,7 +124,7 @@ def best_rate(run: FinetuneRun) -> tuple[float, dict[str, float | None]]:
         causes = "; ".join(f"at {rate:g} {each['diverged']}" for rate, each in found.items())
         raise TrainingDivergedError(f"training diverged at every learning rate: {causes}")
     best = max(whole, key=whole.__getitem__)
-    for rate in found.keys() - {best}:  # a kill may have come before this
+    for rate in found.keys() - {best}:  # left if an earlier start was killed before it removed them
         leave_no_checkpoints(run, rate, seed)
     return best, {f"{rate:g}": each["score"] for rate, each in found.items()}
 
@@ -157,7 +157,7 @@ def run_seeds(run: FinetuneRun, rate: float, keep_models: bool) -> list[dict[str
         if before["learning_rate"] != rate:
             there = f"{run.folder.path / f'seed-{seed}'} was trained at a learning rate of {before['learning_rate']:g}"
             raise ValueError(f"{there}, the grid chose {rate:g}; use another folder for one of them")
-        leave_no_checkpoints(run, rate, seed)  # a kill may have come before this
+        leave_no_checkpoints(run, rate, seed)  # left if an earlier start was killed before it removed them
     results, diverged = [], {}
     for seed, before in run.done.items():
         try:

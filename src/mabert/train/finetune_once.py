@@ -18,8 +18,7 @@ from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.finetune_run import SMALLER, FinetuneRun
 from mabert.train.folder import HISTORIES, LOGS
-from mabert.train.recipe import set_packing
-from mabert.train.trainer import MaBertTrainer, collator_of, training_arguments
+from mabert.train.trainer import MaBertTrainer, collator_of, set_packing, training_arguments
 
 logger = logging.getLogger(__name__)
 

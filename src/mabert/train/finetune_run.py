@@ -18,7 +18,6 @@ from accelerate.utils import reduce
 from transformers import PreTrainedConfig, PreTrainedModel, TrainerCallback
 
 from mabert.baselines.registry import family_of
-from mabert.baselines.uses import build, class_for, logits_in
 from mabert.data.batches import ExampleSampler, TokenBudgetSampler, batches_by_length
 from mabert.data.collate import Collator
 from mabert.data.encode import EncodedExamples
@@ -30,10 +29,11 @@ from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
+from mabert.opening.uses import build, class_for, logits_in
 from mabert.train.folder import RESULT, UNFINISHED, RunFolder, grid_file
 from mabert.train.kinds import Kind, kind_of
-from mabert.train.recipe import FinetuneRecipe, as_mapping, check_seeds, set_packing
-from mabert.train.trainer import TrainingDivergedError, join_processes, rows_at_once
+from mabert.train.recipe import FinetuneRecipe, as_mapping, check_seeds
+from mabert.train.trainer import TrainingDivergedError, join_processes, rows_at_once, set_packing
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from mabert.baselines.uses import Use
 from mabert.data import LabelKind
 from mabert.data.encode import EncodedExamples, encode_rows, encodings, was_cut
 from mabert.data.entities import OUTSIDE, entities_of, types_of
@@ -17,6 +16,7 @@ from mabert.data.passages import Passage, best_answers, passages_of, refuse_trun
 from mabert.data.squad import answer_scores
 from mabert.data.tasks import BETWEEN, Rows, Task, column
 from mabert.data.words import Word, Words, words_of
+from mabert.opening.uses import Use
 from mabert.schema import IGNORED, SEVERAL
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Kind(ABC):
     """How one kind of task is encoded, predicted and scored. The defaults suit tasks with one label per text.
 
     Attributes:
-        use: Names the model's head, see `mabert.baselines.uses`.
+        use: Names the model's head, see `mabert.opening.uses`.
         per_token: Whether the model has outputs per token instead of per text.
         outputs: Number of outputs if the task does not name them.
         problem_type: transformers' name of the problem, by which a model computes its loss.

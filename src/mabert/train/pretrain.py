@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
 from transformers.trainer_utils import rotate_checkpoints
 
-from mabert.baselines.uses import build, compile_layers
 from mabert.files.writing import filling
 from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import naming_memory, size_of
+from mabert.opening.uses import build, compile_layers
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import drop_damaged
 from mabert.train.folder import HISTORY, LOGS, MAKE_ROOM, RunFolder
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import FREE, PretrainRun, resolve
-from mabert.train.recipe import PretrainRecipe, set_packing
-from mabert.train.trainer import MaBertTrainer, collator_of
+from mabert.train.recipe import PretrainRecipe
+from mabert.train.trainer import MaBertTrainer, collator_of, set_packing
 
 BETWEEN = "between"
 """Marks a checkpoint that does not count towards `keep_checkpoints`."""

@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 
 from mabert.baselines.family import Family
-from mabert.baselines.uses import build, class_for
 from mabert.data.cache import IDS, build_cache
 from mabert.data.corpus import Source
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
@@ -20,11 +19,12 @@ from mabert.files.reading import digest
 from mabert.machine.environment import check_reporters, resolve_precision, warn_of_emulation
 from mabert.machine.memory import TRAINED, check_fits, parameters_of
 from mabert.opening.opened import Opened, open_model
+from mabert.opening.uses import build, class_for
 from mabert.schema import IGNORED
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.folder import RunFolder
-from mabert.train.recipe import PretrainRecipe, as_mapping, set_packing
-from mabert.train.trainer import training_arguments
+from mabert.train.recipe import PretrainRecipe, as_mapping
+from mabert.train.trainer import set_packing, training_arguments
 from mabert.train.vocabulary import find_tokenizer
 
 logger = logging.getLogger(__name__)

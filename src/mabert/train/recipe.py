@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from mabert.data import WindowKind
 from mabert.data.corpus import Source, parse_sources
 from mabert.files.places import default_cache
 from mabert.machine import Precision
@@ -30,8 +31,6 @@ from mabert.train.folder import DIRECTORY, RunFolder, located
 from mabert.train.written import read_yaml, with_overrides
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
     from mabert.baselines.family import Family
 
 TENSORBOARD = "tensorboard"
@@ -39,26 +38,6 @@ TENSORBOARD = "tensorboard"
 Reporters = Annotated[list[str], ONE_OR_MORE]
 
 PackingChoice = Literal["none", "pack", "unpad"]
-
-
-def set_packing(config: "PreTrainedConfig", packing: PackingChoice, pools: bool = False) -> None:
-    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors. Raises ValueError if
-    rows are to be packed, and padding is meant to have an effect or the model takes no such rows."""
-    from mabert.model import MaBertConfig
-
-    if isinstance(config, MaBertConfig):
-        config.unpad = "never" if packing == "none" else "auto"
-    if packing != "pack":
-        return
-    if not isinstance(config, MaBertConfig):
-        raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
-    masking, obstacle = config.padding_safe_masking, None
-    if masking != "exact":
-        obstacle = f"padding_safe_masking {masking!r}: packed rows have no padding for it to act on"
-    elif pools and config.pooling == "attention":
-        obstacle = "pooling 'attention': that pooling looks at padding, and packed rows have none"
-    if obstacle is not None:
-        raise ValueError(f"packing is 'pack', {obstacle}; use packing 'none'")
 
 
 @dataclass
@@ -77,7 +56,7 @@ class DataRecipe(Checked, where="data"):
     sources: Annotated[list[str], ONE_OR_MORE] = field(default_factory=list)
     text_column: str = "text"
     cache: str | None = None
-    windows: Literal["packed", "document"] = "packed"
+    windows: WindowKind = "packed"
     held_out: Annotated[float, Range(0, 1, above=True, below=True)] = 0.005
     max_tokens: Annotated[int, Range(1, 10**15)] | None = None
 

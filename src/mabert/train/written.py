@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mabert.data import rows
+from mabert.files import tables
 from mabert.files.reading import shown
 
 
@@ -34,7 +34,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Reads the mapping in a YAML file with the safe loader."""
     from mabert.files.yaml import parse_yaml  # imported here to keep `--help` fast
 
-    content = parse_yaml(rows.read_text(path), str(path))
+    content = parse_yaml(tables.read_text(path), str(path))
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds {type(content).__name__}; a recipe is a mapping of fields")
     return content

@@ -26,9 +26,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mabert.baselines.family import Family
-from mabert.baselines.uses import class_for
 from mabert.model import MaBertConfig
 from mabert.model.prepack import can_prepack
+from mabert.opening.uses import class_for
 
 Profile = Literal["paper", "stock", "best"]
 

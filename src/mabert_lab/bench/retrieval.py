@@ -16,7 +16,7 @@ from rich.console import Console
 from scipy.stats import binomtest
 
 from mabert.data.corpus import read_documents
-from mabert.data.rows import read_rows, text_in
+from mabert.files.tables import read_rows, text_in
 from mabert.machine.environment import resolve_precision
 from mabert_lab.bench.rankers import WORDS, Ranker, rankers_of, together
 from mabert_lab.bench.results import measured_on, record, table

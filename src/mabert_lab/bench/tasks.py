@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mabert.baselines.uses import build, compile_layers
 from mabert.data.collate import places_of
 from mabert.infer.info import peak_bytes
 from mabert.machine.memory import is_out_of_memory
@@ -15,6 +14,7 @@ from mabert.machine.rounds import timed
 from mabert.model import MaBertConfig
 from mabert.model.attention import can_fuse
 from mabert.model.prepack import PackedLinear
+from mabert.opening.uses import build, compile_layers
 from mabert.schema import IGNORED
 from mabert.train.objective import at_places, mean_over_scored
 from mabert_lab.bench.engines import ENGINES, RUNTIMES, Contender, contender

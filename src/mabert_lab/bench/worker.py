@@ -240,7 +240,7 @@ class Answers:
 
     def parameters(self) -> int:
         """Counts the parameters of the model as a classifier of two labels."""
-        from mabert.baselines.uses import build
+        from mabert.opening.uses import build
 
         family, _, own = contender(self.name)
         with torch.device("meta"):

@@ -76,8 +76,8 @@ def _found(held: Mapping[str, list[tuple[Path, Any]]], left_out: Sequence[str], 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
     """Yields each file once, with the path that was given for it."""
-    from mabert.data.rows import check_can_read_twice
     from mabert.files.reading import files_below
+    from mabert.files.tables import check_can_read_twice
 
     seen = set()
     for path in paths:

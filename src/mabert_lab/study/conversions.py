@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from mabert.baselines.uses import class_for
 from mabert.conversion.choose import layers_kept
 from mabert.conversion.pieces import Frame, cut_pieces
 from mabert.conversion.recipe import ConversionRecipe, at_depth
@@ -21,6 +20,7 @@ from mabert.data.tokenizer import fingerprint
 from mabert.files.writing import filling
 from mabert.machine.environment import resolve_precision
 from mabert.machine.memory import parameters_of, size_of
+from mabert.opening.uses import class_for
 from mabert.schema.check import check
 from mabert.train.folder import RunFolder
 from mabert.train.recipe import check_seeds

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mabert.data.rows import check_can_read_twice
 from mabert.files.reading import key_of
+from mabert.files.tables import check_can_read_twice
 from mabert.schema.check import Checked, check, check_part
 from mabert.schema.ranges import ONE_OR_MORE, Budgets, Range, Seeds
 from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders

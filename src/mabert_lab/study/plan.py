@@ -13,7 +13,6 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from mabert.baselines.registry import family_of
-from mabert.baselines.uses import class_for
 from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities
 from mabert.data.tokenizer import fingerprint, load_tokenizer
@@ -21,6 +20,7 @@ from mabert.files.reading import key_of, to_json
 from mabert.files.writing import make_once
 from mabert.machine.environment import fast_dtype, resolve_precision
 from mabert.machine.memory import parameters_of
+from mabert.opening.uses import class_for
 from mabert.train.finetune_run import OF_MABERT, epochs_of, tuned_config
 from mabert.train.pretrain_run import FREE, model_config
 from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping

@@ -111,7 +111,7 @@ class StudyTask(Checked):
         if metric not in task.metrics:
             raise ValueError(
                 f"tasks.{self.name} is to stand beside the paper's {self.paper}, which is scored by {metric}; "
-                f"a table of {task.num_labels} classes has {', '.join(task.metrics)}"
+                f"a table of {len(task.label_names)} classes has {', '.join(task.metrics)}"
             )
         if metric == "f1" and task.label_names != official.spelled:
             if set(task.label_names) != set(official.label_names):
@@ -164,7 +164,7 @@ class LoadedTask:
         found: dict[str, float | None] = {}
         for split, rows in self.splits.items():
             labels = np.asarray(column(rows, "label"))
-            answers = () if self.task.is_regression else range(self.task.num_labels)
+            answers = () if self.task.is_regression else range(len(self.task.label_names))
             scores = (compute(self.task, np.full_like(labels, answer), labels) for answer in answers)
             known = [score[self.task.main_metric] for score in scores]
             found[split] = max((score for score in known if score is not None), default=None)

@@ -1,5 +1,5 @@
-"""Elementary functions on a GPU, built on its hardware powers of two, and how many of these it computes a
-second: the scan needs one for every state of every step."""
+"""Elementary functions on a GPU, built on its hardware powers of two, and how many of these it computes a second: the
+scan needs one for every state of every step."""
 
 import torch
 import triton

@@ -21,7 +21,21 @@ from typing import Any, BinaryIO, cast
 
 from mabert.files.reading import parse_json
 
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+Placed = Iterator[tuple[str, Row]]
+"""Rows of a table, each with where it stands, for messages: `a.csv, line 3`, or `a.parquet, row 3`."""
+
+JSON_KINDS = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *JSON_KINDS, ".parquet")
+
 _BLOCK = 1 << 20
+_AFTER_LONE_CR = re.compile(r"(?<=\r)(?!\n)")
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+# csv's default limit, 128 KiB per field, is too low for documents. This one fits a C long of 32 bits.
+csv.field_size_limit(2**31 - 1)
 
 
 def _zstd(raw: BinaryIO) -> BinaryIO:
@@ -135,22 +149,6 @@ def json_object(line: str, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise ValueError(f"{where}: not an object but {line.strip()[:40]!r}")
     return row
-
-
-logger = logging.getLogger(__name__)
-
-Row = dict[str, Any]
-Placed = Iterator[tuple[str, Row]]
-"""Rows of a table, each with where it stands, for messages: `a.csv, line 3`, or `a.parquet, row 3`."""
-
-JSON_KINDS = (".jsonl", ".ndjson")
-TABLES = (".csv", ".tsv", *JSON_KINDS, ".parquet")
-
-_AFTER_LONE_CR = re.compile(r"(?<=\r)(?!\n)")
-_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-
-# csv's default limit, 128 KiB per field, is too low for documents. This one fits a C long of 32 bits.
-csv.field_size_limit(2**31 - 1)
 
 
 def read_rows(path: Path, columns: Sequence[str], beside: Sequence[str] = ()) -> Placed:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data import rows
+from mabert.files import tables
 from tests.data.conftest import PACKERS, TABLES, write_table
 
 CLEAN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), max_size=30)
@@ -25,14 +25,14 @@ CLEAN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"
 def test_every_format_gives_the_texts_back(tmp_path_factory, kind, texts):
     path = tmp_path_factory.mktemp("table") / f"t{kind}"
     write_table(path, [{"topic": "a", "text": text} for text in texts])
-    read = list(rows.read_rows(path, ["text", "topic"]))
+    read = list(tables.read_rows(path, ["text", "topic"]))
     assert [row["text"] for _, row in read] == texts
     assert read[0][0] == f"{path}, {'row 1' if '.parquet' in kind else 'line 1' if 'json' in kind else 'line 2'}"
 
 
 def test_line_ends_inside_quotes_and_long_fields_of_csv(tmp_path):
     (tmp_path / "t.csv").write_text('text,topic\n"one\ntwo, ""three""",a\n' + "x" * 200_000 + ",b\n")
-    read = list(rows.read_rows(tmp_path / "t.csv", ["text"]))
+    read = list(tables.read_rows(tmp_path / "t.csv", ["text"]))
     found = [(place.rpartition(" ")[2], len(row["text"])) for place, row in read]
     assert found == [("3", len('one\ntwo, "three"')), ("4", 200_000)]
 
@@ -45,16 +45,16 @@ def test_lines_read_one_at_a_time_are_those_of_the_whole_file(tmp_path_factory, 
     numbered = enumerate(io.StringIO(text, newline=None), 1)
     every = [(number, line.rstrip("\n").split("\t")) for number, line in numbered]
     expected = [(number, fields) for number, fields in every if fields != [""] or len(every[0][1]) == 1]
-    assert list(rows.fields_of(folder / "t.tsv")) == expected
+    assert list(tables.fields_of(folder / "t.tsv")) == expected
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         every = [(reader.line_num, fields) for fields in reader]
         expected = [(number, fields or [""]) for number, fields in every if fields or len(every[0][1]) == 1]
     except csv.Error:
         with pytest.raises(ValueError, match=f"line {reader.line_num}: not CSV"):
-            list(rows.fields_of(folder / "t.csv"))
+            list(tables.fields_of(folder / "t.csv"))
     else:
-        assert list(rows.fields_of(folder / "t.csv")) == expected
+        assert list(tables.fields_of(folder / "t.csv")) == expected
 
 
 LINES = st.lists(st.text("ab ", max_size=3), max_size=6)
@@ -67,7 +67,7 @@ def test_a_table_of_one_column_has_a_row_for_each_line_of_text(tmp_path_factory,
     path = tmp_path_factory.mktemp("t") / f"t{kind}"
     text = end * before + end.join(["text", *lines]) + end * (last or lines[-1:] == [""])
     path.write_bytes(PACKERS[".gz" if kind.endswith(".gz") else ""](text.encode()))
-    assert [(place, row["text"]) for place, row in rows.read_rows(path, ["text"])] == (
+    assert [(place, row["text"]) for place, row in tables.read_rows(path, ["text"])] == (
         [(f"{path}, line {number}", text) for number, text in enumerate(lines, before + 2)]
     )
 
@@ -80,7 +80,7 @@ def test_blank_lines_between_rows_of_several_columns_are_told_of(tmp_path, caplo
     path = tmp_path / f"t{kind}"
     content = "\ntext,topic\n" + content
     path.write_text(content if kind == ".csv" else content.replace(",", "\t"))
-    found = [row["text"] for _, row in rows.read_rows(path, ["text", "topic"])]
+    found = [row["text"] for _, row in tables.read_rows(path, ["text", "topic"])]
     assert found == [text for text in "xyz" if text in content.removeprefix("\ntext,topic")]
     told = [f"{path}: {count} blank lines between rows are skipped; a row has a field for each column"]
     assert caplog.messages == told * (count > 0)
@@ -91,7 +91,7 @@ def test_rows_come_before_the_rest_of_the_file_is_read(tmp_path, kind):
     path = write_table(tmp_path / f"t{kind}", [{"text": "x", "topic": "a"}] * 3)
     whole = gzip.decompress(path.read_bytes()) if kind.endswith(".gz") else path.read_bytes()
     path.write_bytes(gzip.compress(whole + b"\xff") if kind.endswith(".gz") else whole + b"\xff")
-    found = rows.read_rows(path, ["text"])
+    found = tables.read_rows(path, ["text"])
     assert [next(found)[1]["text"] for _ in range(3)] == ["x", "x", "x"]
     with pytest.raises(ValueError, match="not UTF-8: byte 0xff"):
         next(found)
@@ -102,10 +102,10 @@ def test_a_table_may_be_a_pipe_unless_its_end_is_read_first(tmp_path):
         os.mkfifo(tmp_path / name)
     writer = threading.Thread(target=(tmp_path / "t.csv").write_text, args=("text\nx\ny\n",))
     writer.start()
-    assert [row for _, row in rows.read_rows(tmp_path / "t.csv", ["text"])] == [{"text": "x"}, {"text": "y"}]
+    assert [row for _, row in tables.read_rows(tmp_path / "t.csv", ["text"])] == [{"text": "x"}, {"text": "y"}]
     writer.join()
     with pytest.raises(ValueError, match=r"t\.parquet: a pipe, which can be read once"):
-        next(rows.read_rows(tmp_path / "t.parquet", ["text"]))
+        next(tables.read_rows(tmp_path / "t.parquet", ["text"]))
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,15 @@ def test_a_table_may_be_a_pipe_unless_its_end_is_read_first(tmp_path):
 def test_bad_tables_get_one_clear_line(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=message) as error:
-        list(rows.read_rows(tmp_path / name, ["text", "topic"]))
+        list(tables.read_rows(tmp_path / name, ["text", "topic"]))
     assert "\n" not in str(error.value)
 
 
 def test_a_missing_value_in_parquet_is_named_unless_it_may_be(tmp_path):
     pq.write_table(pa.table({"text": ["x", None], "topic": ["a", "b"]}), tmp_path / "t.parquet")
     with pytest.raises(ValueError, match=r"t\.parquet, row 2: 'text' is null"):
-        list(rows.read_rows(tmp_path / "t.parquet", ["text"]))
-    assert [row["text"] for _, row in rows.read_rows(tmp_path / "t.parquet", [], ["text"])] == ["x", None]
+        list(tables.read_rows(tmp_path / "t.parquet", ["text"]))
+    assert [row["text"] for _, row in tables.read_rows(tmp_path / "t.parquet", [], ["text"])] == ["x", None]
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_a_missing_value_in_parquet_is_named_unless_it_may_be(tmp_path):
 )
 def test_fields_that_look_quoted_are_told_of_once(tmp_path, caplog, field, told):
     (tmp_path / "t.tsv").write_text(f"text\ttopic\n{field}\ta\n{field}\tb\n")
-    assert [row["text"] for _, row in rows.read_rows(tmp_path / "t.tsv", ["text"])] == [field, field]
+    assert [row["text"] for _, row in tables.read_rows(tmp_path / "t.tsv", ["text"])] == [field, field]
     assert len(caplog.records) == told
 
 
 @given(fields=st.lists(st.text('ab\\\t\n\r"', max_size=8), min_size=1, max_size=4))
 def test_any_text_fits_a_line_of_a_tsv(fields):
-    line = rows.tsv_line(fields)
+    line = tables.tsv_line(fields)
     assert len(line.splitlines()) <= 1
     meant = {"\\\\": "\\", "\\t": "\t", "\\n": "\n", "\\r": "\r"}
     found = [re.sub(r"\\[\\tnr]", lambda escape: meant[escape[0]], field) for field in line.split("\t")]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mabert.data import rows
+from mabert.files import tables
 from tests.data.conftest import PACKERS
 
 
@@ -17,7 +17,7 @@ def test_any_text_reads_back_without_byte_order_mark_and_with_line_ends(tmp_path
     path = tmp_path_factory.mktemp("files") / f"a.txt{suffix}"
     contents = ["\ufeff" + text + "\r\n", *[text + "\n"] * (frames - 1)]
     path.write_bytes(b"".join(PACKERS[suffix](content.encode()) for content in contents))
-    assert list(rows.lines_of_text(path)) == [text + "\r\n", *[text + "\n"] * (frames - 1)]
+    assert list(tables.lines_of_text(path)) == [text + "\r\n", *[text + "\n"] * (frames - 1)]
 
 
 @pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
@@ -32,7 +32,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path, suffix):
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=rf"a\.txt\{suffix}: {message}"):
-            rows.read_text(path)
+            tables.read_text(path)
 
 
 @settings(max_examples=30)
@@ -44,7 +44,7 @@ def test_a_wrong_byte_is_named_with_its_line_and_offset(tmp_path_factory, suffix
     offset = len(before.encode()) + 3
     message = rf"latin1.txt{suffix}, line {before.count(chr(10)) + 1}: not UTF-8: byte 0xe9 at offset {offset};"
     with pytest.raises(ValueError, match=message):
-        rows.read_text(path)
+        tables.read_text(path)
 
 
 def test_what_is_no_file_of_text_is_refused(tmp_path):
@@ -57,9 +57,9 @@ def test_what_is_no_file_of_text_is_refused(tmp_path):
         (".", ValueError, "a folder, where a file is needed"),
     ):
         with pytest.raises(kind, match=message):
-            rows.read_text(tmp_path / name)
+            tables.read_text(tmp_path / name)
 
 
 def test_kind_looks_beneath_the_compression(tmp_path):
     kinds = {"a.txt": ".txt", "a.JSONL.xz": ".jsonl", "v1.2/a.parquet": ".parquet", "a.gz": "", "a": ""}
-    assert {name: rows.format_of(tmp_path / name) for name in kinds} == kinds
+    assert {name: tables.format_of(tmp_path / name) for name in kinds} == kinds
