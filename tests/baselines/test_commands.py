@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import mabert
 from mabert.baselines.registry import FAMILIES
 from mabert.data.collate import places_of
-from mabert.data.encode import Encoding
+from mabert.data.encode import EncodingSettings
 from mabert.data.tasks import table_task
 from mabert.data.tokenizer import train_wordpiece
 from mabert.files.sentences import MAP, MAP_TYPE, MODULES, POOL, SETTINGS, SentenceFolder, is_cross_encoder, modules_in
@@ -123,11 +123,11 @@ def test_a_longer_model_is_saved_with_its_tokenizer(pretrained, tmp_path):
 
 def test_a_longer_classifier_is_still_given_texts_as_in_fine_tuning(tmp_path):
     saved_teacher(tmp_path / "tuned", use="classifier")
-    for number, encoding in enumerate((None, Encoding(9, True, True), Encoding(None, False, False))):
+    for number, encoding in enumerate((None, EncodingSettings(9, True, True), EncodingSettings(None, False, False))):
         if encoding is not None:
             encoding.save(tmp_path / "tuned")
         extend(tmp_path / "tuned", 300, tmp_path / f"longer-{number}")
-        assert Encoding.beside(tmp_path / f"longer-{number}") == encoding
+        assert EncodingSettings.beside(tmp_path / f"longer-{number}") == encoding
     (tmp_path / "tuned/encoding.json").write_text("{")
     with pytest.raises(ValueError, match=r"encoding\.json: not JSON"):
         extend(tmp_path / "tuned", 300, tmp_path / "damaged")

@@ -185,12 +185,12 @@ def test_windows_that_run_in_the_kernel_say_the_same(monkeypatch, length):
     monkeypatch.setattr(fast, "softmax_attention", kernel)
     monkeypatch.setattr(fast, "attention_pays", lambda *_: True)
     config = small_config("modernbert", hidden_size=64, initializer_range=0.3, local_attention=32)
-    hastened, plain = (build("encoder", copy.deepcopy(config), hastened=it).eval() for it in (True, False))
-    hastened.load_state_dict(plain.state_dict())
+    quick, plain = (build("encoder", copy.deepcopy(config), fast=it).eval() for it in (True, False))
+    quick.load_state_dict(plain.state_dict())
     ids = tokens(2, length)
     with torch.no_grad():
         for mask in (torch.ones_like(ids), padded(length, length // 2)):
-            ours, theirs = (it(ids, attention_mask=mask)[0][mask.bool()] for it in (hastened, plain))
+            ours, theirs = (it(ids, attention_mask=mask)[0][mask.bool()] for it in (quick, plain))
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
     served = [given.kwargs.get("window") for given in kernel.call_args_list]
     reaches = 2 * [None, 16, 16]
@@ -262,7 +262,7 @@ def test_a_saved_model_is_opened_for_every_use(name, tmp_path):
     encoder = open_model(tmp_path).model("encoder")
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
-        # transformers' own, which sums in another order where ours is hastened.
+        # transformers' own, which sums in another order where ours is sped up.
         torch.testing.assert_close(plain(input_ids=ids).logits, model(input_ids=ids).logits, rtol=1e-5, atol=1e-5)
         expected = model.base_model(ids).last_hidden_state
         assert torch.equal(encoder(ids).last_hidden_state, expected)

@@ -20,7 +20,7 @@ from mabert.conversion.pieces import Frame, Pieces, frames_of, read_pairs, reads
 from mabert.conversion.teacher import Teacher, lowering
 from mabert.conversion.watch import packed
 from mabert.conversion.windows import windows_of
-from mabert.data.encode import Encoding
+from mabert.data.encode import EncodingSettings
 from mabert.files.sentences import is_for_similarity
 from mabert.opening.opened import open_model
 from tests.conversion.helpers import ASKED, saved_teacher
@@ -82,7 +82,7 @@ def test_a_classifiers_folder_says_whether_it_reads_pairs_and_a_user_says_it_lou
     frames = {pairs: kinds_of(frames_of(known, pairs)) for pairs in (None, True, False)}
     assert frames == {None: [False, True], True: [True], False: [False]}
     for pairs in (True, False):
-        Encoding(None, truncate=True, pairs=pairs).save(place)
+        EncodingSettings(None, truncate=True, pairs=pairs).save(place)
         known.opened = open_model(place)
         assert reads_pairs(known.opened) is pairs
         assert kinds_of(frames_of(known, None)) == [pairs]
@@ -204,7 +204,7 @@ def test_what_is_wrong_with_a_table_of_pairs_is_one_line(tmp_path, columns, toke
 @pytest.fixture(scope="module")
 def pair_teacher(tmp_path_factory):
     place = saved_teacher(tmp_path_factory.mktemp("teacher") / "of-pairs", use="classifier")
-    Encoding(None, truncate=True, pairs=True).save(place)
+    EncodingSettings(None, truncate=True, pairs=True).save(place)
     return place
 
 

@@ -12,13 +12,13 @@ from rich.console import Console
 import mabert
 from mabert.infer import answers
 from mabert.infer import texts as chunking
-from mabert.infer.answers import How
+from mabert.infer.answers import TextOptions
 from mabert.infer.texts import chunks
 from mabert.machine.progress import Bar
 from tests.infer.conftest import Counted
 
 WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
-HOW = How(progress=False)
+HOW = TextOptions(progress=False)
 
 
 @given(sizes=st.lists(st.integers(0, 9), max_size=20), pair=st.booleans())

@@ -147,13 +147,13 @@ class Equations:
         return y
 
     def mamba_block(self, index, h, positions):
-        """Eqs. 2 and 3, with the masks the regime has."""
-        name, regime = f"layers.{index}", self.c.padding_safe_masking
+        """Eqs. 2 and 3, with the masks the masking has."""
+        name, masking = f"layers.{index}", self.c.padding_safe_masking
         m = self.m[..., None]
-        before = m if regime in ("pre", "pre+post", "exact") else 1
+        before = m if masking in ("pre", "pre+post", "exact") else 1
         h = self.sub_layer(name + ".mixer_norm", h, lambda x: self.ssm(name + ".mixer", before * x))
         out = self.sub_layer(name + ".feed_forward_norm", h, lambda x: self.feed_forward(name + ".feed_forward", x))
-        return m * out if regime in ("post", "pre+post", "exact") else out
+        return m * out if masking in ("post", "pre+post", "exact") else out
 
     def ssm(self, name, x):
         """Eqs. 4 and 9 around one core or two."""

@@ -70,11 +70,11 @@ def test_without_its_padding_each_text_follows_the_equations_alone(fields, paddi
             close(row[torch.as_tensor(valid)], truth)
 
 
-@pytest.mark.parametrize("regime", ["none", "pre", "post", "pre+post", "exact"])
+@pytest.mark.parametrize("masking", ["none", "pre", "post", "pre+post", "exact"])
 @pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
 @pytest.mark.parametrize("padding", MASKS)
-def test_every_regime_of_masking_follows_the_equations(regime, direction, padding):
-    fields = {"padding_safe_masking": regime, "ssm_direction": direction, "layer_pattern": "MTM"}
+def test_every_regime_of_masking_follows_the_equations(masking, direction, padding):
+    fields = {"padding_safe_masking": masking, "ssm_direction": direction, "layer_pattern": "MTM"}
     (model, _), equations = both(**fields, unpad="never")
     tokens = ids(np.random.default_rng(2), 2, 6)
     close(run(model, tokens, MASKS[padding]), equations.encode(tokens, MASKS[padding]))
@@ -127,7 +127,7 @@ def check_gradients(kind, settings, equations, step=1e-5):
 
 
 def is_of_mamba(options):
-    """Whether options are of Mamba layers, to which alone a regime matters, or of whole models."""
+    """Whether options are of Mamba layers, to which alone a masking matters, or of whole models."""
     return not options or any(name.startswith(("ssm_", "layer_pattern")) for name in options)
 
 
@@ -137,8 +137,8 @@ def is_of_mamba(options):
         *OPTIONS,
         *({**fields, "padding_safe_masking": "none"} for fields in OPTIONS if is_of_mamba(fields)),
         *(
-            {"padding_safe_masking": regime, "ssm_direction": direction, "layer_pattern": "MTM"}
-            for regime in ("pre", "post", "pre+post")
+            {"padding_safe_masking": masking, "ssm_direction": direction, "layer_pattern": "MTM"}
+            for masking in ("pre", "post", "pre+post")
             for direction in ("forward", "backward", "bidirectional")
         ),
     ],

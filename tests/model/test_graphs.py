@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mabert import MaBertForMaskedLM, MaBertModel
 from mabert.infer.loaded import cast_products
 from mabert.model import attention, graphs
-from mabert.model.graphs import Captured, Place, Shape, use_graphs
+from mabert.model.graphs import Captured, GraphMemory, Shape, use_graphs
 from tests.model.helpers import VOCAB, build, config
 from tests.model.launches import GPU, move, stand_in
 
@@ -52,7 +52,7 @@ def by_stand_in():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graphs, "Captured", Again)
         patch.setattr(graphs, "LONGEST_ROW", 512)
-        patch.setattr(graphs.Place, "new", lambda: None)
+        patch.setattr(graphs.GraphMemory, "new", lambda: None)
         for module in (attention, graphs):
             patch.setattr(module, "has_variable_length", lambda *_: True)
         patch.setattr(varlen, "varlen_attn", attended)
@@ -260,7 +260,7 @@ def test_a_capture_warms_up_on_its_stream_between_waits_and_replays(monkeypatch)
     fakes = {"current_stream": lambda: on[-1], "stream": within, "graph": capture, "CUDAGraph": lambda: graph}
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    place = Place("the pool", Stream(name="own"))
+    place = GraphMemory("the pool", Stream(name="own"))
     captured = Captured(lambda: asked.append(f"function on {on[-1].name}"), place)
     captured.replay()
     assert asked == [

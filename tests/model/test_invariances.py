@@ -274,15 +274,15 @@ def test_a_row_of_padding_gives_zeros_and_harms_no_gradient(fields, attention, u
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("regime", ["none", "pre", "pre+post"])
-def test_the_papers_masks_leak_under_left_padding_and_exact_does_not(regime):
+@pytest.mark.parametrize("masking", ["none", "pre", "pre+post"])
+def test_the_papers_masks_leak_under_left_padding_and_exact_does_not(masking):
     tokens = ids(np.random.default_rng(5), 1, 6)
     row, mask = np.pad(tokens, ((0, 0), (3, 0))), [[0] * 3 + [1] * 6]
     shifts = {}
-    for name in (regime, "exact"):
+    for name in (masking, "exact"):
         model = build(MaBertModel, config(padding_safe_masking=name, layer_pattern="M"))
         shifts[name] = (run(model, row, mask)[:, 3:] - run(model, tokens)).abs().max().item()
-    assert shifts[regime] > 1e-5
+    assert shifts[masking] > 1e-5
     assert shifts["exact"] < 1e-12
 
 

@@ -134,7 +134,7 @@ class Family:
             raise ValueError(f"max_length is {max_length}, the model has positions for {longest} tokens")
         return longest if max_length is None else max_length
 
-    def reach(self, config: PreTrainedConfig, max_length: int | None = None) -> int:
+    def finite_limit(self, config: PreTrainedConfig, max_length: int | None = None) -> int:
         """Returns what `limit` does; if unlimited, `max_position_embeddings`, for which the model was made."""
         return self.limit(config, max_length) or config.max_position_embeddings
 
@@ -173,7 +173,7 @@ class Family:
         """Makes a model's outputs independent of what it ran before; returns the model."""
         return model
 
-    def hasten(self, model: PreTrainedModel) -> PreTrainedModel:
+    def speed_up(self, model: PreTrainedModel) -> PreTrainedModel:
         """Makes a model faster without changing its outputs; returns the model."""
         if model.config._attn_implementation == "sdpa" and self.fast_attention != "sdpa":
             model.set_attn_implementation(self.fast_attention)
@@ -183,7 +183,7 @@ class Family:
     def extend(self, model: PreTrainedModel, length: int) -> PreTrainedModel:
         """Returns a copy of any model of the family, which stays unchanged, for inputs of up to `length` tokens, by the
         family's method in Table A3; raises ValueError if the model already takes them."""
-        now = self.reach(model.config)
+        now = self.finite_limit(model.config)
         if length <= now:
             raise ValueError(f"length is {length}; this model takes {now}")
         config = copy.deepcopy(model.config)
@@ -196,7 +196,7 @@ class Family:
             if name in weights and weights[name].shape != table.shape:
                 weights[name] = self.lengthen(weights[name], len(table), model.config)
         longer.load_state_dict(weights)
-        return self.hasten(self.prepare(longer)).train(model.training)
+        return self.speed_up(self.prepare(longer)).train(model.training)
 
 
 class Bert(Family):

@@ -18,7 +18,7 @@ from mabert.machine import Precision
 from mabert.schema.ranges import PassageTokens, Tokens
 
 if TYPE_CHECKING:
-    from mabert.infer.answers import How
+    from mabert.infer.answers import TextOptions
     from mabert.infer.model import TextModel
     from mabert.infer.texts import TextRow
 
@@ -122,11 +122,11 @@ def rows_for(options: argparse.Namespace, heads: Sequence[str]) -> Iterable[Text
     return read_rows(options.input, options.text_column, options.pair_column, **how)
 
 
-def how_of(options: argparse.Namespace) -> How:
+def how_of(options: argparse.Namespace) -> TextOptions:
     """Returns how to encode and batch the texts. Shows no progress if it would mix with the answers."""
-    from mabert.infer.answers import How
+    from mabert.infer.answers import TextOptions
 
-    return How(
+    return TextOptions(
         options.max_length,
         options.truncate,
         options.batch_tokens,

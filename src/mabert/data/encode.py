@@ -24,7 +24,7 @@ _TOKENIZER_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Encoding:
+class EncodingSettings:
     """How a classifier's training texts were encoded; stored in a file next to its weights."""
 
     max_length: int | None  # the requested maximum number of tokens; None for the model's own
@@ -38,7 +38,7 @@ class Encoding:
         write_json(folder / self.FILE, dataclasses.asdict(self))
 
     @classmethod
-    def beside(cls, model: str | Path) -> "Encoding | None":
+    def beside(cls, model: str | Path) -> "EncodingSettings | None":
         """Reads the file in a model's folder; None if there is none, as for a model from the hub. Raises ValueError if
         the file is damaged."""
         file = Path(model) / cls.FILE

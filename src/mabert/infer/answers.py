@@ -28,8 +28,8 @@ Encoded = list[dict[str, list[int]]]
 
 
 @dataclass(frozen=True)
-class How(Checked):
-    """How texts are encoded and batched: the options that `TextModel.embed` and `TextModel.predict` explain."""
+class TextOptions(Checked):
+    """TextOptions texts are encoded and batched: the options that `TextModel.embed` and `TextModel.predict` explain."""
 
     max_length: Tokens | None = None
     truncate: bool | None = None
@@ -44,7 +44,7 @@ class Question(Generic[Answer]):
     title: ClassVar[str]  # of the progress bar
     pooled: ClassVar[bool] = False  # whether the answer uses the model's own pooling
 
-    def __init__(self, loaded: Loaded[Any], how: How) -> None:
+    def __init__(self, loaded: Loaded[Any], how: TextOptions) -> None:
         self.loaded, self.how = loaded, how
         self.asked: dict[str, Any] = {"max_length": how.max_length, "truncate": bool(how.truncate)}
         self.cut = self.windowed = 0  # texts that were cut so far, and that were read in several windows

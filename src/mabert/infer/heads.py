@@ -13,7 +13,7 @@ from mabert.data.entities import OUTSIDE, entities_of
 from mabert.data.passages import best_answers, passages_of
 from mabert.data.words import Word, in_one_entity, words_of
 from mabert.files.sentences import SentenceFolder
-from mabert.infer.answers import Batch, Encoded, How, Question
+from mabert.infer.answers import Batch, Encoded, Question, TextOptions
 from mabert.infer.loaded import Loaded
 from mabert.infer.texts import Chunk
 from mabert.opening.uses import kind_of_labels, logits_in
@@ -21,7 +21,7 @@ from mabert.opening.uses import kind_of_labels, logits_in
 Pool = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
-class Way(NamedTuple):
+class VectorSettings(NamedTuple):
     """How vectors are made: the encoder, the pooling (see `mabert.model.pooling`) and its name, whether vectors are
     scaled to length one, how texts are encoded, and what the folder does to them."""
 
@@ -29,7 +29,7 @@ class Way(NamedTuple):
     pooling: str
     pool: Pool
     normalize: bool
-    how: How
+    how: TextOptions
     folder: SentenceFolder | None
 
     def scaled(self, pooled: torch.Tensor) -> np.ndarray:
@@ -43,7 +43,7 @@ class Embedding(Question[Any]):
 
     title = "embedding"
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: VectorSettings) -> None:
         super().__init__(way.loaded, way.how)
         self.way = way
 
@@ -143,7 +143,7 @@ class Filling(Question[list[list[dict[str, Any]]]]):
 
     title = "filling"
 
-    def __init__(self, loaded: Loaded[Any], how: How, top: int) -> None:
+    def __init__(self, loaded: Loaded[Any], how: TextOptions, top: int) -> None:
         super().__init__(loaded, how)
         self.top = top
 

@@ -49,9 +49,9 @@ class Loaded(Generic[Pretrained]):
         return self.family.longest(self.model.config)
 
     def limit(self, max_length: int | None, finite: bool) -> int | None:
-        """Returns what `Family.limit` says of this model; where a finite limit is needed, `Family.reach`."""
+        """Returns what `Family.limit` says of this model; where a finite limit is needed, `Family.finite_limit`."""
         if finite:
-            return self.family.reach(self.model.config, max_length)
+            return self.family.finite_limit(self.model.config, max_length)
         return self.family.limit(self.model.config, max_length)
 
     @contextlib.contextmanager

@@ -15,7 +15,7 @@ from mabert.data.words import Words
 from mabert.files.reading import whole_characters
 from mabert.files.sentences import MAP, POOLINGS, SentenceFolder
 from mabert.infer import heads
-from mabert.infer.answers import How, answer_in_chunks
+from mabert.infer.answers import TextOptions, answer_in_chunks
 from mabert.infer.loaded import Loaded, check_precision, device_named, load_for_use
 from mabert.infer.passages import Alone, InContext, Passages
 from mabert.infer.texts import TextRow
@@ -110,7 +110,7 @@ class TextModel:
             ValueError: If the pooling is unknown or the model cannot do it, a value is no text, or texts are too long.
             MemoryError: If a batch does not fit the memory; gives its size.
         """
-        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        how = TextOptions(max_length, truncate, batch_tokens, deterministic, progress)
         found = [np.stack(rows) for _, rows in self.vectors(in_rows(texts), how, pooling=pooling, normalize=normalize)]
         return np.concatenate(found) if found else np.zeros((0, self.config.hidden_size), np.float32)
 
@@ -161,7 +161,7 @@ class TextModel:
                 `truncate` is given.
             MemoryError: As in `embed`.
         """
-        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        how = TextOptions(max_length, truncate, batch_tokens, deterministic, progress)
         rows = in_rows(texts)
         found = self.passage_vectors(rows, how, length, context=context, pooling=pooling, normalize=normalize)
         none = Passages(np.zeros((0, self.config.hidden_size), np.float32), *np.zeros((3, 0), np.int64))
@@ -206,7 +206,7 @@ class TextModel:
                 differ in number, or pairs are given to a classifier of single texts or vice versa.
             MemoryError: As in `embed`.
         """
-        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        how = TextOptions(max_length, truncate, batch_tokens, deterministic, progress)
         rows = in_rows(texts, pairs, words=self.opened.use == "tagger")
         return all_answers(self.labels(rows, how, paired=pairs is not None))
 
@@ -243,11 +243,11 @@ class TextModel:
                 before one, texts are too long, or a number is below 1.
             MemoryError: As in `embed`.
         """
-        how = How(max_length, truncate, batch_tokens, deterministic, progress)
+        how = TextOptions(max_length, truncate, batch_tokens, deterministic, progress)
         return all_answers(self.guesses(in_rows(texts), how, top=top))
 
     def vectors(
-        self, rows: Iterable[TextRow], how: How, *, pooling: str | None = None, normalize: bool | None = None
+        self, rows: Iterable[TextRow], how: TextOptions, *, pooling: str | None = None, normalize: bool | None = None
     ) -> Iterator[tuple[list[TextRow], list[np.ndarray]]]:
         """Does the work of `embed` on a stream: yields chunks of texts with vectors, (D,) each, in constant memory."""
         return answer_in_chunks(heads.Embedding(self._way(how, pooling, normalize)), rows)
@@ -255,7 +255,7 @@ class TextModel:
     def passage_vectors(
         self,
         rows: Iterable[TextRow],
-        how: How,
+        how: TextOptions,
         length: int = 128,
         *,
         context: bool = False,
@@ -277,7 +277,7 @@ class TextModel:
         return (found for _, (found,) in answer_in_chunks(question, rows))
 
     def labels(
-        self, rows: Iterable[TextRow], how: How, *, paired: bool = False
+        self, rows: Iterable[TextRow], how: TextOptions, *, paired: bool = False
     ) -> Iterator[tuple[list[TextRow], list[dict[str, Any]]]]:
         """Does the work of `predict` on a stream; `paired` tells whether rows have two texts."""
         use, tuned = self.opened.use, self.opened.encoding
@@ -310,7 +310,7 @@ class TextModel:
         return answer_in_chunks(heads.Classifying(self._read("classifier"), how), rows)
 
     def guesses(
-        self, rows: Iterable[TextRow], how: How, *, top: int = 5
+        self, rows: Iterable[TextRow], how: TextOptions, *, top: int = 5
     ) -> Iterator[tuple[list[TextRow], list[list[list[dict[str, Any]]]]]]:
         """Does the work of `fill_mask` on a stream."""
         check(Count, top, "top")
@@ -329,7 +329,7 @@ class TextModel:
         loaded = self._read(self.opened.use)
         return replace(loaded, model=loaded.model.base_model)
 
-    def _way(self, how: How, pooling: str | None, normalize: bool | None) -> heads.Way:
+    def _way(self, how: TextOptions, pooling: str | None, normalize: bool | None) -> heads.VectorSettings:
         """Returns how vectors are made: as asked for, else as the folder says."""
         folder = self._sentences(needed=pooling is None or normalize is None)
         own = isinstance(self.config, MaBertConfig)
@@ -343,7 +343,7 @@ class TextModel:
         loaded, pool = self._mapped() if pooling == "map" else (self._encoder(), Pooler.FIXED[pooling])
         if folder is not None and how.max_length is None and folder.longest is not None:
             how = replace(how, max_length=min(folder.longest, loaded.longest or folder.longest))
-        return heads.Way(loaded, pooling, pool, normalize, how, folder)
+        return heads.VectorSettings(loaded, pooling, pool, normalize, how, folder)
 
     def _mapped(self) -> tuple[Loaded[Any], heads.Pool]:
         """Returns the encoder and its learned pooling: that of sentence-transformers' folder, else the classifier's."""

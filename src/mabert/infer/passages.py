@@ -102,7 +102,7 @@ class Alone(heads.Embedding):
     """The passages of each chunk, of at most `length` tokens as the model reads them alone, with special tokens and the
     folder's prompt; a passage has the vector that it has as a text of its own."""
 
-    def __init__(self, way: heads.Way, length: int) -> None:
+    def __init__(self, way: heads.VectorSettings, length: int) -> None:
         super().__init__(way)
         self.length = length
         # Number, first and last + 1 character of each passage of the current chunk.

@@ -68,8 +68,8 @@ class Captured:
     """A function captured as a CUDA graph; it reads and writes tensors that stay where they are. Without a `place` to
     share it gets its own. Raises RuntimeError if it cannot be captured."""
 
-    def __init__(self, function: Callable[[], None], place: "Place | None" = None) -> None:
-        pool, stream = place or Place.new()
+    def __init__(self, function: Callable[[], None], place: "GraphMemory | None" = None) -> None:
+        pool, stream = place or GraphMemory.new()
         current = torch.cuda.current_stream()
         stream.wait_stream(current)
         # Compiles kernels, chooses those of products, and makes what layers keep, none of which a capture allows.
@@ -90,14 +90,14 @@ class Captured:
         self.graph.replay()
 
 
-class Place(NamedTuple):
+class GraphMemory(NamedTuple):
     """What graphs share that do not run at once."""
 
     pool: Any  # memory for what they compute in between
     stream: torch.cuda.Stream  # the stream that captures them, for which layers keep what they keep once
 
     @classmethod
-    def new(cls) -> "Place":
+    def new(cls) -> "GraphMemory":
         """Makes a place on the current GPU."""
         return cls(torch.cuda.graph_pool_handle(), torch.cuda.Stream())
 
@@ -105,16 +105,16 @@ class Place(NamedTuple):
 class Graphs:
     """The graphs of one model's layers, captured as shapes come up. Threads take turns, all on one stream.
 
-    The weights must not change any more: graphs read what layers keep of them. The regime is the model's
+    The weights must not change any more: graphs read what layers keep of them. The masking is the model's
     `padding_safe_masking`.
     """
 
-    def __init__(self, stack: Stack, regime: Masking) -> None:
-        self.stack, self.regime = stack, regime
+    def __init__(self, stack: Stack, masking: Masking) -> None:
+        self.stack, self.masking = stack, masking
         self.seen: Counter[Shape] = Counter()
         self.graphs: OrderedDict[Shape, tuple[Captured, Tensor]] = OrderedDict()
         self.lock = threading.Lock()
-        self.place: Place | None = None
+        self.place: GraphMemory | None = None
         self.row: GraphRow | None = None
         self.full = False
 
@@ -173,7 +173,7 @@ class Graphs:
         """Captures a function; None where memory is full, after which no more graphs are made."""
         try:
             if self.place is None:
-                self.place = Place.new()
+                self.place = GraphMemory.new()
             with _CAPTURING:
                 return Captured(function, self.place)
         except RuntimeError as error:
@@ -189,7 +189,7 @@ class Graphs:
         """Runs the layers on the row."""
         from mabert.ops.triton.launch import trusting
 
-        mask = PaddingMask(None, self.regime, Packing(offsets, (shape.longest,)))
+        mask = PaddingMask(None, self.masking, Packing(offsets, (shape.longest,)))
         # Weights that autocast has cast are not kept beyond the forward, and a graph would go on to read them.
         casting = torch.autocast(row.hidden.device.type, row.autocast, row.autocast is not None, cache_enabled=False)
         with trusting(offsets, shape.tokens), casting:

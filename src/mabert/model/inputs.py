@@ -60,8 +60,8 @@ def read_inputs(
     if positions is None:
         positions = mask.positions(given.shape[:2], given.device)
     if unpadding is not None:
-        mask = PaddingMask(None, mask.regime, unpadding.packing)
-    if mask.valid is not None and mask.regime == "exact" and not is_tracing() and _has_holes(mask.valid):
+        mask = PaddingMask(None, mask.masking, unpadding.packing)
+    if mask.valid is not None and mask.masking == "exact" and not is_tracing() and _has_holes(mask.valid):
         logger.warning_once(  # a convolution's window spans the hole
             "a row of attention_mask has padding between tokens; masked execution is exact for left and right "
             "padding only"
@@ -103,7 +103,7 @@ def _unpadding(
     valid, shape = mask.valid, given.shape[:2]
     if few_totals and valid is None and mask.packing is None and total_of(shape.numel()) != shape.numel():
         valid = torch.ones(shape, dtype=torch.bool, device=given.device)
-    as_it_is = config.unpad == "never" or mask.regime != "exact" or is_tracing() or options["output_attentions"]
+    as_it_is = config.unpad == "never" or mask.masking != "exact" or is_tracing() or options["output_attentions"]
     if valid is None or as_it_is or not bool(valid.any()):
         return None
     asked = options.get("output_hidden_states")

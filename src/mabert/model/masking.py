@@ -28,13 +28,13 @@ class PaddingMask:
     valid: Tensor | None  # bool (batch, time), True at tokens; None if there is no padding
     # `none`: no mask; `pre`: Eq. 2; `post`: Eq. 3; `pre+post`: both, as in the paper; `exact`: both and the mask inside
     # convolution and scan.
-    regime: Masking = "exact"
+    masking: Masking = "exact"
     # the sequences of a packed row, which has no padding; None where each row is one sequence
     packing: Packing | None = None
 
     @classmethod
     def from_attention_mask(
-        cls, attention_mask: Tensor | None, given: Tensor, regime: Masking, packing: Packing | None = None
+        cls, attention_mask: Tensor | None, given: Tensor, masking: Masking, packing: Packing | None = None
     ) -> "PaddingMask":
         """Checks a caller's mask and makes a `PaddingMask` of it: (batch, time), 1 or True at tokens, 0 or False at
         padding; None for no padding. `given` is the input that it belongs to.
@@ -59,7 +59,7 @@ class PaddingMask:
                     "one row are told apart by cu_seq_lens_q or seq_idx, without a mask)"
                 )
             valid = None if everywhere else valid
-        return cls(valid, regime, packing)
+        return cls(valid, masking, packing)
 
     def to(self, device: torch.device | str, **options: Any) -> "PaddingMask":
         """Moves the mask to another device, which accelerate asks for between layers on different devices."""
@@ -80,8 +80,8 @@ class PaddingMask:
 
     @property
     def inner(self) -> Tensor | None:
-        """The mask inside convolution and scan, which makes padding exact; None unless the regime is `exact`."""
-        return self.valid if self.regime == "exact" else None
+        """The mask inside convolution and scan, which makes padding exact; None unless the masking is `exact`."""
+        return self.valid if self.masking == "exact" else None
 
     @property
     def cu_seqlens(self) -> Tensor | None:
@@ -90,15 +90,15 @@ class PaddingMask:
 
     def before_core(self, hidden: Tensor) -> Tensor:
         """Returns m ⊙ H (Eq. 2), or H if that mask is off. hidden: (batch, time, D)."""
-        return self.zero(hidden) if self.regime in ("pre", "pre+post", "exact") else hidden
+        return self.zero(hidden) if self.masking in ("pre", "pre+post", "exact") else hidden
 
     def after_block(self, hidden: Tensor) -> Tensor:
         """Returns m ⊙ H (Eq. 3), or H if that mask is off. hidden: (batch, time, D)."""
-        return self.zero(hidden) if self.regime in ("post", "pre+post", "exact") else hidden
+        return self.zero(hidden) if self.masking in ("post", "pre+post", "exact") else hidden
 
     def after_stack(self, hidden: Tensor) -> Tensor:
         """Zeros the encoder's output at padded positions under `exact`."""
-        return self.zero(hidden) if self.regime == "exact" else hidden
+        return self.zero(hidden) if self.masking == "exact" else hidden
 
     def zero(self, hidden: Tensor) -> Tensor:
         """Zeros padded positions by selection, which removes even a NaN. hidden: (batch, time, ...)."""

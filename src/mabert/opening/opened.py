@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mabert.baselines.family import Family
 from mabert.baselines.registry import FAMILIES, family_of
-from mabert.data.encode import Encoding
+from mabert.data.encode import EncodingSettings
 from mabert.data.tokenizer import load_tokenizer
 from mabert.files.places import CONFIG, Place, find
 from mabert.files.sentences import SentenceFolder, copy_settings, is_cross_encoder
@@ -65,15 +65,15 @@ class Opened:
         return SentenceFolder.at(self.place.path)
 
     @cached_property
-    def encoding(self) -> Encoding | None:
+    def encoding(self) -> EncodingSettings | None:
         """How texts were encoded in fine-tuning, if the folder says so."""
-        return Encoding.beside(self.place.path)
+        return EncodingSettings.beside(self.place.path)
 
     def changed(self, **fields: Any) -> "Opened":
         """Returns the model with other fields of its configuration; raises ValueError if one has a wrong value."""
         return Opened(self.place, config_of(self.place, fields))
 
-    def of(self, config: PreTrainedConfig) -> "Opened":
+    def with_config(self, config: PreTrainedConfig) -> "Opened":
         """Returns the model with another configuration, which must have its shape."""
         return dataclasses.replace(self, config=config)
 
@@ -97,7 +97,7 @@ class Opened:
         return load_model(kind, self.place, self.config, dtype=dtype, drawn=drawn)
 
     def save_beside(
-        self, folder: Path, length: int | None = None, encoding: Encoding | None = None, *, modules: bool = True
+        self, folder: Path, length: int | None = None, encoding: EncodingSettings | None = None, *, modules: bool = True
     ) -> None:
         """Writes what a folder has beside weights and configuration: the tokenizer, the files of sentence-transformers,
         which then cut texts at `length` tokens, and how texts were encoded in fine-tuning. The defaults are this
@@ -172,8 +172,8 @@ def config_of(place: Place, changes: dict[str, Any]) -> PreTrainedConfig:
 def extend(model: Model, length: int, output: str | Path) -> int:
     """Saves a copy of a model for longer inputs, with its tokenizer, by its family's method in Table A3.
 
-    A fine-tuned model's `mabert.data.encode.Encoding` is copied unchanged, so `predict` keeps any maximum length that
-    fine-tuning set. sentence-transformers cuts texts at the new length.
+    A fine-tuned model's `encoding.json` is copied unchanged, so `predict` keeps any maximum length that fine-tuning set.
+    sentence-transformers cuts texts at the new length.
 
     Args:
         model: Model folder or hub name, of any family.
@@ -197,4 +197,4 @@ def extend(model: Model, length: int, output: str | Path) -> int:
     with filling(output) as staging:
         longer.save_pretrained(staging)
         opened.save_beside(staging, length, encoding)
-    return opened.family.reach(opened.config)
+    return opened.family.finite_limit(opened.config)

@@ -74,16 +74,16 @@ def kind_of_labels(config: PreTrainedConfig) -> LabelKind:
     return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"
 
 
-def ready(model: PreTrainedModel, hastened: bool = True) -> PreTrainedModel:
-    """Returns the model after its family's `prepare` and, if wanted, `hasten`."""
+def ready(model: PreTrainedModel, fast: bool = True) -> PreTrainedModel:
+    """Returns the model after its family's `prepare` and, if wanted, `speed_up`."""
     family = family_of(model.config)
-    return family.hasten(family.prepare(model)) if hastened else family.prepare(model)
+    return family.speed_up(family.prepare(model)) if fast else family.prepare(model)
 
 
-def build(use: Use, config: PreTrainedConfig, *, hastened: bool = True) -> PreTrainedModel:
-    """Builds a model with random weights; `hastened` makes it faster without changing its outputs."""
+def build(use: Use, config: PreTrainedConfig, *, fast: bool = True) -> PreTrainedModel:
+    """Builds a model with random weights; `fast` makes it faster without changing its outputs."""
     with LOADING:
-        return ready(class_for(use, config)(config), hastened)
+        return ready(class_for(use, config)(config), fast)
 
 
 def compile_layers(model: PreTrainedModel) -> None:

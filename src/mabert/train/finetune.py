@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from mabert.data.encode import Encoding
+from mabert.data.encode import EncodingSettings
 from mabert.data.glue import GlueTask
 from mabert.data.tasks import Rows, Task, column
 from mabert.files.reading import read_json, read_json_if_there
@@ -183,7 +183,7 @@ def run_seed(run: FinetuneRun, rate: float, seed: int, keep_model: bool) -> dict
         with filling(place, size_of(model), "make room and train it again by --resume") as staging:
             model.save_pretrained(staging)
             run.model.tokenizer.save_pretrained(staging)
-            Encoding(recipe.max_length, recipe.truncate, run.examples["train"].pairs).save(staging)
+            EncodingSettings(recipe.max_length, recipe.truncate, run.examples["train"].pairs).save(staging)
     # Each process computes its part.
     found = {split: run.predictions(model, split) for split in run.splits if split != "train"}
     if not writes:

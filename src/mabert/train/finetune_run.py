@@ -128,7 +128,7 @@ class FinetuneRun:
         """Returns the pretrained (or a random) encoder with a new head and its own copy of the configuration."""
         config = copy.deepcopy(self.config)
         use = self.kind.use
-        return build(use, config) if self.recipe.from_scratch else self.model.of(config).with_new_head(use)
+        return build(use, config) if self.recipe.from_scratch else self.model.with_config(config).with_new_head(use)
 
     def batches(self, seed: int) -> ExampleSampler | TokenBudgetSampler:
         """Returns the run's batches over all processes, of `batch_tokens` tokens or `batch_size` examples."""
@@ -198,7 +198,7 @@ def resolve(
     opened = open_model(model)
     rates = recipe.learning_rates or [rate_for(opened.config)]
     recipe = dataclasses.replace(recipe, learning_rates=rates, epochs=epochs_of(recipe, task, len(splits["train"])))
-    longest = opened.family.reach(opened.config, recipe.max_length)
+    longest = opened.family.finite_limit(opened.config, recipe.max_length)
     if opened.longest is not None:  # saved with the model, as in pretraining
         opened.tokenizer.model_max_length = opened.longest
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}

@@ -113,7 +113,7 @@ def resolve(
         tokenizer.model_max_length = longest
     start = None
     if opened is not None:  # loaded first, so that missing weights fail before hours of tokenising
-        start = opened.of(config).model("masked_lm", torch.float32)
+        start = opened.with_config(config).model("masked_lm", torch.float32)
         if not hasattr(start, family.head):
             raise ValueError(f"{opened.place} has another head than {family.title}'s here (no {family.head!r} in it)")
     data = prepare_data(recipe, stages, sources, tokenizer, progress)  # the process that tokenises shows it

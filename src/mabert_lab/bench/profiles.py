@@ -78,7 +78,7 @@ def configured(family: Family, cell: Cell, own: PreTrainedConfig | None = None, 
         config.update(changes)
     else:
         config = family.base_config(**changes)
-    if cell.length > family.reach(config):
+    if cell.length > family.finite_limit(config):
         for name, value in family.longer(config, cell.length).items():
             setattr(config, name, value)
     fast = class_for("encoder", config)._supports_sdpa

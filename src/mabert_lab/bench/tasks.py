@@ -55,7 +55,7 @@ class Forward:
         if cell.layout == "even":
             self.texts = (even(self.texts),) * len(self.texts)
         with torch.device(cell.device):  # random weights take seconds on a CPU
-            model = build("encoder", configured(family, cell, config), hastened=cell.profile == "best")
+            model = build("encoder", configured(family, cell, config), fast=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device, DTYPES[cell.dtype]).eval()
         self.engine = engine or engine_of(family, cell)
         self.encode = ENGINES[self.engine](self.model)
@@ -141,7 +141,7 @@ class TrainingStep:
         self.device, self.sparse, self.batch = cell.device, cell.profile != "paper", len(cell.texts) or EFFECTIVE_BATCH
         self.setting = ", ".join(filter(None, (config._attn_implementation, engine)))
         with torch.device(cell.device):
-            model = build("masked_lm", config, hastened=cell.profile == "best")
+            model = build("masked_lm", config, fast=cell.profile == "best")
         self.model: PreTrainedModel = model.to(cell.device).train()
         if engine:
             compile_layers(self.model)

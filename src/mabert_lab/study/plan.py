@@ -123,7 +123,7 @@ class Planner:
         """Returns the fine-tuning cell of a model on a task; ValueError if it cannot be tuned so."""
         recipe = self.scale.finetuning(arm, task.asked)
         try:
-            family_of(config).reach(tuned_config(config, recipe, {}, pools=True), recipe.max_length)
+            family_of(config).finite_limit(tuned_config(config, recipe, {}, pools=True), recipe.max_length)
         except ValueError as error:
             raise ValueError(f"the fine-tuning of {title} on {task.title}: {error}") from error
         rows = len(task.splits["train"])
