@@ -118,7 +118,7 @@ def test_piped_jsonl_and_columns_of_plain_lines_are_not_taken_for_texts(capsys, 
 
 
 def test_answers_appear_window_by_window_and_a_file_is_there_when_all_are(capsys, monkeypatch, masked_lm, tmp_path):  # noqa: F811
-    monkeypatch.setattr(texts, "TEXTS", 2)
+    monkeypatch.setattr(texts, "CHUNK_TEXTS", 2)
     (tmp_path / "in.txt").write_text("the bird\na house\nwind\n" + "bird " * 40 + "\n", encoding="utf-8")
     code, out, err = run(capsys, "embed", masked_lm, tmp_path / "in.txt")
     assert (code, out.count("vector")) == (2, 2)

@@ -76,7 +76,7 @@ def check_padding(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> 
         hidden[valid] = torch.cat([text[0] for text in texts])
         found = mixed(made, hidden, PaddingMask(valid))
         for row, expected in enumerate(alone):
-            near(found[row][valid[row]], expected[0], f"a text padded on the {side}")
+            check_near(found[row][valid[row]], expected[0], f"a text padded on the {side}")
 
 
 def check_packing(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> None:
@@ -85,7 +85,7 @@ def check_packing(made: nn.Module, texts: list[Tensor], alone: list[Tensor]) -> 
     mask = PaddingMask(None, packing=Packing.of_lengths(torch.tensor(lengths)))
     found = mixed(made, torch.cat(texts, dim=1), mask)[0].split(lengths)
     for number, (one, expected) in enumerate(zip(found, alone, strict=True), 1):
-        near(one, expected[0], f"text {number} of a packed row")
+        check_near(one, expected[0], f"text {number} of a packed row")
 
 
 def check_gradients(made: nn.Module, texts: list[Tensor]) -> None:
@@ -103,7 +103,7 @@ def check_gradients(made: nn.Module, texts: list[Tensor]) -> None:
         assert text.grad.any(dim=-1).all(), "a token has no gradient"
 
 
-def near(found: Tensor, expected: Tensor, what: str) -> None:
+def check_near(found: Tensor, expected: Tensor, what: str) -> None:
     """Raises AssertionError if two results differ by more than rounding; warns if the rounding is of float32."""
     apart = ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30)).item()
     differs = f"{what} differs from the text alone by {apart:.1e} of its largest number"

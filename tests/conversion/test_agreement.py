@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mabert.conversion import agreement
-from mabert.conversion.agreement import compare, constants, correlation, lines, nearest, same_answers, shuffled
-from mabert.conversion.choose import Survey, warnings_of
+from mabert.conversion.agreement import compare, constants, correlation, in_words, nearest, same_answers, shuffled
+from mabert.conversion.choose import Survey, pattern_warnings
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.conversion.watch import attention_means, attention_of, held, hidden_states_of, packing_of, pooled
 from mabert.conversion.watch import unexplained as share
@@ -42,7 +42,7 @@ def test_a_turn_of_all_vectors_costs_cosine_and_no_neighbour(degrees):
     told, cosine = agreement.agreement(FOUR, FOUR @ turned(degrees)), math.cos(math.radians(degrees))
     wanted = {"cosine": cosine, "cosine_p10": cosine, "neighbours": 1}
     assert told == pytest.approx(wanted, abs=1e-6)
-    assert next(iter(lines({"bands": {"3-32": {"student": told, "floor": told}}}))) == (
+    assert next(iter(in_words({"bands": {"3-32": {"student": told, "floor": told}}}))) == (
         f"texts of 3-32 tokens: cosine to the teacher {told['cosine']:.3f} (floor {told['cosine']:.3f}), "
         "nearest neighbour found 100% (floor 100%)"
     )
@@ -201,7 +201,7 @@ def test_a_third_of_the_layers_keeps_attention(layers, kept):
 
 def test_a_layer_that_matters_much_and_goes_is_named_with_its_figure():
     lost = [0.02, 0.03, 0.5, 0.04, 0.9, 0.03]
-    (line,) = warnings_of("MMMMTM", lost)
+    (line,) = pattern_warnings("MMMMTM", lost)
     assert line.startswith("layer 3 becomes Mamba, and its attention matters: without it 50% of")
     assert "where 4% is usual here" in line
-    assert warnings_of("MMTMTM", lost) == []
+    assert pattern_warnings("MMTMTM", lost) == []

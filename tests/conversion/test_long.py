@@ -146,7 +146,7 @@ def test_within_the_teachers_length_windows_change_no_bit(
 
 
 def test_it_is_said_that_windows_teach(tmp_path, monkeypatch, caplog, embedder, long_text):
-    monkeypatch.setattr("mabert.conversion.resolve.read", lambda *given: kill())
+    monkeypatch.setattr("mabert.conversion.resolve.tokenised", lambda *given: kill())
     for length in (POSITIONS, LENGTH):
         caplog.clear()
         with pytest.raises(SystemError):

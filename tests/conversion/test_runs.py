@@ -14,7 +14,7 @@ import mabert
 from mabert import MaBertForSequenceClassification
 from mabert.conversion import agreement, resolve, training
 from mabert.conversion import convert as running
-from mabert.conversion.agreement import lines
+from mabert.conversion.agreement import in_words
 from mabert.conversion.recipe import at_depth
 from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
@@ -117,7 +117,7 @@ def test_the_command_goes_on_where_it_was_interrupted(
     claim(tmp_path / "out")
     assert bits(tmp_path / "out") == bits(converted[0])
     told = capsys.readouterr().out.splitlines()
-    assert set(lines(converted[1]["outcome"]["agreement"])) < {*told}
+    assert set(in_words(converted[1]["outcome"]["agreement"])) < {*told}
     assert told[-1].endswith("out: a MaBERT, ready to use")
     assert (tmp_path / "out/conversion.html").is_file()
 

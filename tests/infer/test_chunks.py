@@ -25,8 +25,8 @@ HOW = TextOptions(progress=False)
 def test_windows_hold_every_row_once_in_order_and_keep_to_their_size(sizes, pair):
     rows = [("x" * size, "y") if pair else ("x" * size,) for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "TEXTS", 4)
-        patch.setattr(chunking, "CHARACTERS", 16)
+        patch.setattr(chunking, "CHUNK_TEXTS", 4)
+        patch.setattr(chunking, "CHUNK_CHARACTERS", 16)
         cut = list(chunks(iter(rows)))
     assert [row for chunk in cut for row in chunk.rows] == rows
     assert [chunk.before for chunk in cut] == [sum(len(w.rows) for w in cut[:at]) for at in range(len(cut))]
@@ -38,7 +38,7 @@ def test_windows_hold_every_row_once_in_order_and_keep_to_their_size(sizes, pair
         assert len(chunk.rows) == 4 or sum(len(text) for row in chunk.rows for text in row) >= 16
 
 
-@pytest.mark.parametrize("limit", [("TEXTS", 3), ("CHARACTERS", 30), ("TEXTS", 1)])
+@pytest.mark.parametrize("limit", [("CHUNK_TEXTS", 3), ("CHUNK_CHARACTERS", 30), ("CHUNK_TEXTS", 1)])
 def test_answers_are_those_of_all_texts_at_once(masked_lm, classifier, monkeypatch, limit):
     texts = WORDS * 3
     embedding, labelling = mabert.load(masked_lm), mabert.load(classifier)
@@ -58,7 +58,7 @@ def test_answers_are_those_of_all_texts_at_once(masked_lm, classifier, monkeypat
 def test_no_texts_are_no_windows_and_a_full_one_does_not_wait_for_what_comes_next(masked_lm, classifier, monkeypatch):
     assert list(chunks([])) == []
     assert mabert.load(masked_lm).fill_mask([]) == mabert.load(classifier).predict([], []) == []
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     source = iter([("0",), ("1",), ("2",)])
     assert next(chunks(source)).rows == [("0",), ("1",)]
     assert next(source) == ("2",)
@@ -66,7 +66,7 @@ def test_no_texts_are_no_windows_and_a_full_one_does_not_wait_for_what_comes_nex
 
 @pytest.mark.parametrize("passages", [None, {}, {"context": True}])
 def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch, passages):
-    monkeypatch.setattr(chunking, "TEXTS", 8)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 8)
     rows, model = Counted(WORDS if passages is None else ["the bird. A river!"], 200), mabert.load(masked_lm)
     if passages is None:
         assert sum(len(vectors) for _, vectors in model.vectors(iter(rows), HOW)) == 200
@@ -77,7 +77,7 @@ def test_memory_does_not_grow_with_the_number_of_texts(masked_lm, monkeypatch, p
 
 
 def test_a_text_that_is_wrong_has_its_number_in_the_whole_input(masked_lm, monkeypatch):
-    monkeypatch.setattr(chunking, "TEXTS", 3)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 3)
     model = mabert.load(masked_lm)
     texts = [*WORDS, "bird " * 40, "wind"]
     told = r"1 of 3 texts are longer than 24 tokens \(the first is text 5, the longest text 5 with 42\)"
@@ -112,7 +112,7 @@ def bar(monkeypatch):
 
 @pytest.mark.parametrize(("known", "totals"), [(True, [5]), (False, [None, 5])])
 def test_progress_counts_texts_and_knows_the_total_as_soon_as_it_can(masked_lm, monkeypatch, bar, known, totals):
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     rows = [(text,) for text in [*WORDS, "wind"]]
     assert len(list(mabert.load(masked_lm).vectors(rows if known else (row for row in rows), HOW))) == 3
     told, done = bar

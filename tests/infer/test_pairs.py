@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import mabert
 from mabert.data.own import load_own
 from mabert.data.tasks import Columns
-from mabert.infer.texts import read_rows, read_texts
+from mabert.infer.texts import read_texts, text_rows
 from mabert.train.finetune import finetune
 from mabert.train.recipe import FinetuneRecipe
 from tests.data.conftest import write_table
@@ -59,7 +59,7 @@ def tuned(pretrained, tables, tmp_path_factory):
 
 @pytest.fixture
 def pairs(tables):
-    return list(zip(*read_rows(tables / "validation.csv", "one", "two"), strict=True))
+    return list(zip(*text_rows(tables / "validation.csv", "one", "two"), strict=True))
 
 
 def scores(model, *texts, **how):

@@ -187,7 +187,7 @@ def test_vectors_do_not_depend_on_batches_windows_or_neighbours(model, context, 
     order = np.lexsort((turned.start, len(TEXTS) - 1 - turned.text))
     np.testing.assert_array_equal(turned.start[order], found.start)
     np.testing.assert_allclose(turned.vectors[order], found.vectors, **CLOSE)
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     for one, same in zip(asked(model, context=context, deterministic=True), alone, strict=True):
         np.testing.assert_array_equal(one, same)
 
@@ -315,7 +315,7 @@ def test_the_command_writes_places_beside_an_npy_and_else_in_the_rows(capsys, ma
     wanted = mabert.load(masked_lm).passages(rows, 16, progress=False, **how)
     columns = (column.tolist() for column in wanted[1:])
     places = [dict(zip(("text", "start", "end"), each, strict=True)) for each in zip(*columns, strict=True)]
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     command = ["embed", str(masked_lm), "in.jsonl", "--passages", "16", *options]
     capsys.readouterr()
     assert main([*command, "-o", "v.npy"]) == 0
@@ -341,7 +341,7 @@ def test_the_command_leaves_what_is_there_and_nothing_by_halves(capsys, masked_l
     assert capsys.readouterr().err == "mabert: v.passages.jsonl exists already; name another file\n"
     assert (tmp_path / "v.passages.jsonl").read_text() == "mine"
     (tmp_path / "v.passages.jsonl").unlink()
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     assert main([*command, "--passages", "16", "--context", "--max-length", "26"]) == 2
     assert main([*command, "--passages", "16", "--context", "--max-length", "24"]) == 2
     assert "texts are longer than 24 tokens" in capsys.readouterr().err

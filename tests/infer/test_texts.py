@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mabert.infer.texts import read_rows, read_texts
+from mabert.infer.texts import read_texts, text_rows
 
 ROWS = [{"text": "one", "b": "x, y", "id": 7, "when": None}, {"text": "two", "b": "z", "id": None, "when": 0.5}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
@@ -62,15 +62,15 @@ def test_texts_are_read(put, name, content, how, texts):
 def test_texts_pairs_and_columns_to_keep_are_read_from_tables(put, name):
     file = put(name, TABLES[name])
     assert read_texts(file, "b") == ["x, y", "z"]
-    assert list(read_rows(file, "text", "b")) == [("one", "x, y"), ("two", "z")]
-    found = list(read_rows(file, keep=["id", "when"]))
+    assert list(text_rows(file, "text", "b")) == [("one", "x, y"), ("two", "z")]
+    found = list(text_rows(file, keep=["id", "when"]))
     assert found == [("one",), ("two",)]
     typed = [{"id": "7", "when": ""}, {"id": "", "when": "0.5"}]
     kept = [{column: row[column] for column in ("id", "when")} for row in ROWS]
     assert [row.kept for row in found] == (typed if name in ("t.csv", "t.tsv") else kept)
     for asked in ({"pair_column": "date"}, {"keep": ["date"]}):
         with pytest.raises(ValueError, match=r"t\.\w+.*no (column )?'date'"):
-            list(read_rows(file, **asked))
+            list(text_rows(file, **asked))
 
 
 def test_texts_may_come_from_a_pipe_of_any_name(tmp_path):
@@ -113,6 +113,6 @@ def test_lines_of_plain_text_have_no_columns_and_a_file_must_be_there(put):
         ({"keep": ["id"]}, "have no columns to keep; 'id'"),
     ):
         with pytest.raises(ValueError, match=rf"t\.txt: lines of plain text {message}"):
-            read_rows(lines, **asked)
+            text_rows(lines, **asked)
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_texts(lines.with_name("none.txt"))

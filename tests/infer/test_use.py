@@ -51,7 +51,7 @@ def test_batches_hold_every_text_once_and_keep_to_their_size(lengths, tokens):
     ],
 )
 def test_texts_that_were_cut_or_are_empty_are_told_once_at_the_end(masked_lm, monkeypatch, caplog, texts, how, told):
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     caplog.set_level(logging.INFO)
     assert np.isfinite(mabert.load(masked_lm).embed(texts, **how)).all()
     assert [record.message for record in caplog.records] == told
@@ -252,7 +252,7 @@ def test_missing_tensors_of_the_encoder_are_named_without_a_head(masked_lm, tmp_
 
 
 def test_a_missing_text_is_named_before_any_work(masked_lm, classifier, monkeypatch):
-    monkeypatch.setattr(chunking, "TEXTS", 2)
+    monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     monkeypatch.setattr(MambaBlock, "forward", None)
     column = pd.Series([*TEXTS, None, "wind"], dtype=object)
     with pytest.raises(ValueError, match=r"^the input: text 6 is None, not text$"):

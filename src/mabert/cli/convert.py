@@ -46,7 +46,7 @@ def run_convert(options: argparse.Namespace) -> None:
     RunFolder(options.output, options.resume).check({})
     options.teacher = find(options.teacher)
     load_libraries()
-    from mabert.conversion.agreement import lines
+    from mabert.conversion.agreement import in_words
     from mabert.conversion.convert import convert
 
     keep_freed_memory()
@@ -62,7 +62,7 @@ def run_convert(options: argparse.Namespace) -> None:
             **{name: getattr(options, name) for name in FIELDS},
         )
     if result:
-        for line in lines(result["outcome"]["agreement"]):
+        for line in in_words(result["outcome"]["agreement"]):
             say(line)
         for line in options.draw("convert", result, Path(options.output)):
             say(line)

@@ -103,7 +103,7 @@ def rows_for(options: argparse.Namespace, heads: Sequence[str]) -> Iterable[Text
     """
     from mabert.data.entities import CONLL
     from mabert.files import tables
-    from mabert.infer.texts import has_words, read_rows, rows_of_task
+    from mabert.infer.texts import has_words, rows_of_task, text_rows
 
     reads = "QuestionAnswering" in heads and options.run is run_predict
     tags = "TokenClassification" in heads
@@ -119,7 +119,7 @@ def rows_for(options: argparse.Namespace, heads: Sequence[str]) -> Iterable[Text
     if tags and options.text_column is None and has_words(options.input):
         options.text_column = "tokens"
     how = {"jsonl": options.jsonl, "keep": options.keep, "words": tags}
-    return read_rows(options.input, options.text_column, options.pair_column, **how)
+    return text_rows(options.input, options.text_column, options.pair_column, **how)
 
 
 def how_of(options: argparse.Namespace) -> TextOptions:

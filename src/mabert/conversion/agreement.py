@@ -33,7 +33,7 @@ from mabert.opening.uses import Use, kind_of_labels
 TOKENS = 4096
 """Tokens per batch."""
 
-FEW = 512
+TOKENS_WITH_LOGITS = 512
 """Tokens per batch where each token may have a logit for every entry of the vocabulary."""
 
 BANDS = (32, 128, 512, 2048)
@@ -84,7 +84,7 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
     return {"layers": by_layer(teacher, ours, texts), "bands": bands}
 
 
-def lines(agreement: dict[str, Any]) -> Iterator[str]:
+def in_words(agreement: dict[str, Any]) -> Iterator[str]:
     """Words the result of `compare`, one line per band of lengths."""
     for name, band in agreement["bands"].items():
         student, floor = band["student"], band["floor"]
@@ -135,7 +135,7 @@ def answers(model: Any, texts: Sequence[Item]) -> np.ndarray:
     """Returns a head's answers: the most likely class per text, or all its labels where it may have several; the most
     likely vocabulary entry per token; or a regression's numbers per text, as floats."""
     found = []
-    for _, _, windows in rows(texts, model, FEW):
+    for _, _, windows in rows(texts, model, TOKENS_WITH_LOGITS):
         logits = model(**windows.row).logits
         if logits.dim() == 3:
             said = logits.argmax(2)[0, windows.index]

@@ -57,7 +57,7 @@ def layers_kept(depth: int) -> int:
     return min(max(1, round(SHARE_KEPT * depth)), depth - 1)
 
 
-def warnings_of(pattern: str, lost: Sequence[float]) -> list[str]:
+def pattern_warnings(pattern: str, lost: Sequence[float]) -> list[str]:
     """Returns a warning for each layer that loses attention that matters."""
     middle = sorted(lost)[len(lost) // 2]
     return [

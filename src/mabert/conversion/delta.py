@@ -46,13 +46,13 @@ def save_delta(student: Any, use: Use, teacher: str, weights: str, folder: Path)
     """
     student.config.architectures = [type(student).__name__]  # as `save_pretrained` of a whole model has it
     student.config.save_pretrained(folder)
-    cores = {name: shortened(name, weight) for name, weight in student.state_dict().items() if CORE in name}
+    cores = {name: rounded(name, weight) for name, weight in student.state_dict().items() if CORE in name}
     about = {"teacher": teacher, "weights": weights, "use": use}
     # One entry only: safetensors writes several in any order, and equal cores should make equal files.
     save_file(cores, folder / DELTA, {ABOUT: to_json(about)})
 
 
-def shortened(name: str, weight: torch.Tensor) -> torch.Tensor:
+def rounded(name: str, weight: torch.Tensor) -> torch.Tensor:
     """Returns a weight in bf16, or in float32 if it is one of the recurrence's, which need it."""
     wide = name.rpartition(".")[2] in Recurrence.FLOAT32
     return weight.detach().cpu().to(torch.float32 if wide else torch.bfloat16).contiguous()

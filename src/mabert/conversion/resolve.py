@@ -150,14 +150,14 @@ def learnt_from(
         (frame,) = frames
         how |= {"frame": frame, "tokens": recipe.tokens, "held_out": HELD_OUT}
         return read_pairs(texts, teacher.reader, (first, second), **how)
-    training, held = read(texts, teacher.reader, recipe, first, progress)
+    training, held = tokenised(texts, teacher.reader, recipe, first, progress)
     how |= {"frames": frames, "longest_pair": min(recipe.length, teacher.longest)}
     corpus = "+".join(digest(documents.cache.folder / IDS)[:16] for documents in training)
     pieces = cut_pieces(training, teacher.reader, tokens=recipe.tokens, **how)
     return pieces, cut_pieces(held, teacher.reader, tokens=None, **how), corpus
 
 
-def read(
+def tokenised(
     texts: Sequence[str | Path],
     tokenizer: PreTrainedTokenizerFast,
     recipe: ConversionRecipe,
@@ -191,7 +191,7 @@ def chosen_pattern(wanted: str, copy: Any, samples: Pieces) -> tuple[str, list[f
     lost = survey.importance()
     if wanted == "auto":
         return survey.pattern(), lost
-    for line in choose.warnings_of(wanted, lost):
+    for line in choose.pattern_warnings(wanted, lost):
         logger.warning(line)
     return wanted, lost
 

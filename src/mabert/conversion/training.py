@@ -112,7 +112,7 @@ def divergence(given: Tensor, wanted: Tensor, kind: LabelKind = "classification"
     return functional.kl_div(given.log_softmax(-1), wanted.log_softmax(-1), reduction="batchmean", log_target=True)
 
 
-WEIGHTS = "model.safetensors"
+CHECKPOINT = "model.safetensors"
 
 
 class ConversionTrainer(MaBertTrainer):
@@ -141,11 +141,11 @@ class ConversionTrainer(MaBertTrainer):
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
-            save_file({name: weight.detach().contiguous() for name, weight in trained.items()}, folder / WEIGHTS)
+            save_file({name: weight.detach().contiguous() for name, weight in trained.items()}, folder / CHECKPOINT)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         # Trainer's own method would report the frozen weights, which are not saved, as missing.
-        self.model.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS), strict=False)
+        self.model.load_state_dict(load_file(Path(resume_from_checkpoint) / CHECKPOINT), strict=False)
 
 
 def train(

@@ -29,7 +29,7 @@ from mabert.files.reading import digest, files_below
 
 logger = logging.getLogger(__name__)
 
-KINDS = (".txt", ".text", ".md", ".rst", "", *tables.JSON_KINDS, ".parquet")
+SUFFIXES = (".txt", ".text", ".md", ".rst", "", *tables.JSON_KINDS, ".parquet")
 MOST_CHARACTERS = 4_000_000
 """Maximum characters of a document in a text file, more than most books have. Without it, a file without blank lines
 would be held in memory and tokenised as one document."""
@@ -287,11 +287,11 @@ def _files_of(path: Path) -> list[Path]:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder (a hub data set is written hub:NAME)")
     if path.is_dir():
-        found = [file for file in files_below(path) if tables.format_of(file) in KINDS and file.suffix]
+        found = [file for file in files_below(path) if tables.format_of(file) in SUFFIXES and file.suffix]
         if not found:
             raise ValueError(f"{path}: no .txt, .jsonl or .parquet file (nor .xz, .gz, .zst of these) in this folder")
         return found
-    if tables.format_of(path) not in KINDS:
+    if tables.format_of(path) not in SUFFIXES:
         raise ValueError(
             f"{path}: unknown kind of file {tables.format_of(path)!r}; known are .txt, .jsonl and .parquet "
             "(write a table as .jsonl: an object a line, the text in its field text)"

@@ -102,7 +102,7 @@ def alike(names: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-BETWEEN = "|"
+LABEL_SEPARATOR = "|"
 """Separates several labels of a row that are written as one text."""
 
 
@@ -188,7 +188,7 @@ def _label(task: Task, found: Any, where: str) -> Any:
 def label_texts(value: Any, where: str) -> list[str]:
     """Returns the labels of a row, possibly none; errors are those of `label_text`."""
     if isinstance(value, str):
-        value = [name.strip() for name in value.split(BETWEEN)] if value.strip() else []
+        value = [name.strip() for name in value.split(LABEL_SEPARATOR)] if value.strip() else []
     return [label_text(name, where) for name in (value if isinstance(value, list) else [value])]
 
 

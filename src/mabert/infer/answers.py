@@ -29,7 +29,7 @@ Encoded = list[dict[str, list[int]]]
 
 @dataclass(frozen=True)
 class TextOptions(Checked):
-    """TextOptions texts are encoded and batched: the options that `TextModel.embed` and `TextModel.predict` explain."""
+    """How texts are encoded and batched: the options that `TextModel.embed` and `TextModel.predict` explain."""
 
     max_length: Tokens | None = None
     truncate: bool | None = None

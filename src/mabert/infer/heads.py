@@ -170,10 +170,10 @@ class Filling(Question[list[list[dict[str, Any]]]]):
         best = likely.topk(min(self.top, likely.shape[-1]))
         ranked = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         for count in masked.sum(1).tolist():
-            yield [named(self.loaded, *next(ranked)) for _ in range(count)]
+            yield [guesses_of(self.loaded, *next(ranked)) for _ in range(count)]
 
 
-def named(loaded: Loaded[Any], probabilities: list[float], ids: list[int]) -> list[dict[str, Any]]:
+def guesses_of(loaded: Loaded[Any], probabilities: list[float], ids: list[int]) -> list[dict[str, Any]]:
     """Returns the guesses for one mask."""
     pieces = loaded.tokenizer.convert_ids_to_tokens(ids)
     return [

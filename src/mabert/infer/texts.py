@@ -24,10 +24,10 @@ class RowOfTable(TextRow):
     kept: dict[str, Any]  # the row's other columns that the output repeats beside the answer
 
 
-TEXTS = 16_384
+CHUNK_TEXTS = 16_384
 """Most texts of a chunk."""
 
-CHARACTERS = 8_000_000
+CHUNK_CHARACTERS = 8_000_000
 """Most characters of a chunk, except for its last text. Ids are Python lists, up to 40 bytes a token: about 100 MB."""
 
 
@@ -48,11 +48,11 @@ class Chunk:
 
 
 def read_texts(source: str | Path | None, text_column: str | None = None, *, jsonl: bool = False) -> list[str]:
-    """Returns all texts of a file or of standard input; see `read_rows`."""
-    return [text for (text,) in read_rows(source, text_column, jsonl=jsonl)]
+    """Returns all texts of a file or of standard input; see `text_rows`."""
+    return [text for (text,) in text_rows(source, text_column, jsonl=jsonl)]
 
 
-def read_rows(
+def text_rows(
     source: str | Path | None,
     text_column: str | None = None,
     pair_column: str | None = None,
@@ -112,7 +112,7 @@ def read_rows(
 def rows_of_task(path: Path, keep: Sequence[str] = ()) -> Iterable[TextRow]:
     """Streams what `mabert finetune` reads in a format of its own: questions with their contexts in the form of SQuAD
     (`.json`), or a word a line, whose sentences become `Words` (CoNLL, under any other suffix). Errors are those of
-    `read_rows`. Where fields of a question are kept, such as `id`, each row is a `RowOfTable`."""
+    `text_rows`. Where fields of a question are kept, such as `id`, each row is a `RowOfTable`."""
     tables.check_is_file(path)
     if tables.format_of(path) == ".json":
         return question_rows(path, keep)
@@ -183,7 +183,7 @@ def chunks(rows: Iterable[TextRow]) -> Iterator[Chunk]:
     for row in rows:
         held.append(row)
         characters += sum(len(text) for text in row if isinstance(text, str))  # `check_texts` refuses anything else
-        if len(held) == TEXTS or characters >= CHARACTERS:
+        if len(held) == CHUNK_TEXTS or characters >= CHUNK_CHARACTERS:
             yield Chunk(held, before, last=False)
             before, held, characters = before + len(held), [], 0
     if held:

@@ -62,18 +62,18 @@ def write_passages(chunks: Iterable[Passages], width: int, output: str | None, b
     def placed(file: BinaryIO) -> Iterator[Iterator[dict[str, int]]]:
         for found in chunks:
             file.write(found.vectors.tobytes())
-            yield places_of(found)
+            yield spans_of(found)
 
     return write_npy(lambda file: write_rows(placed(file), beside), width, output)
 
 
 def json_lines(passages: Passages) -> Iterator[dict[str, Any]]:
     """Yields each passage as a row of JSONL."""
-    for place, vector in zip(places_of(passages), passages.vectors, strict=True):
+    for place, vector in zip(spans_of(passages), passages.vectors, strict=True):
         yield {**place, "vector": vector.tolist()}
 
 
-def places_of(passages: Passages) -> Iterator[dict[str, int]]:
+def spans_of(passages: Passages) -> Iterator[dict[str, int]]:
     """Yields the number of each passage's text, its start and its end."""
     columns = (column.tolist() for column in (passages.text, passages.start, passages.end))
     return ({"text": text, "start": start, "end": end} for text, start, end in zip(*columns, strict=True))

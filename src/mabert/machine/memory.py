@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
-TRAINED = 16
+TRAINING_BYTES = 16
 """Bytes that training needs for each parameter in float32: its value, its gradient and AdamW's two moments."""
 
 _WORDS = (
@@ -65,8 +65,8 @@ def check_fits(
     what: str, parameters: int, bytes_each: int, beside: int = 0, device: torch.device | None = None
 ) -> None:
     """Refuses a model that the memory cannot hold, a GPU's if `device` is one, before anything is allocated, by a
-    ValueError that names both amounts. `bytes_each` is 2 or 4 for inference, `TRAINED` for training; a batch needs at
-    least `beside` bytes."""
+    ValueError that names both amounts. `bytes_each` is 2 or 4 for inference, `TRAINING_BYTES` for training; a batch
+    needs at least `beside` bytes."""
     gpu = device if device is not None and device.type == "cuda" else None
     needed, left = parameters * bytes_each + beside, memory_left() if gpu is None else gpu_memory_left(gpu)
     if left is not None and needed > left:

@@ -8,7 +8,7 @@ from sentence_transformers.base.modules.module import Module
 from torch import nn
 
 from mabert.model.heads import MaBertForSequenceClassification
-from mabert.model.pooling import FIELDS, POOLER, Pooler, map_pooler
+from mabert.model.pooling import FIELDS, POOLER_FILE, Pooler, map_pooler
 
 
 class MapPooling(Module):
@@ -70,7 +70,7 @@ class MapPooling(Module):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Writes the settings and the weights, the latter always as safetensors."""
         self.save_config(output_path)
-        save_file(self.pooler.state_dict(), Path(output_path) / POOLER)
+        save_file(self.pooler.state_dict(), Path(output_path) / POOLER_FILE)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", cache_folder: str | None = None, **kwargs: Any) -> Any:
@@ -92,9 +92,9 @@ class MapPooling(Module):
         if not settings:
             model = MaBertForSequenceClassification.from_pretrained(model_name_or_path, cache_dir=cache_folder, **hub)
             return cls.of(model)
-        file = cls.load_file_path(model_name_or_path, filename=POOLER, **place)
+        file = cls.load_file_path(model_name_or_path, filename=POOLER_FILE, **place)
         if file is None:
-            raise ValueError(f"{model_name_or_path} has settings in {subfolder} and no {POOLER} beside them")
+            raise ValueError(f"{model_name_or_path} has settings in {subfolder} and no {POOLER_FILE} beside them")
         module = cls(**settings)
         module.pooler.load_state_dict(load_file(file))
         return module

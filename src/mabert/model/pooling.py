@@ -17,7 +17,7 @@ from mabert.model.packing import Packing
 FIELDS = ("hidden_size", "pooler_act", "pooler_norm", "layer_norm_eps", "norm_bias")
 """The configuration's fields that a `map` pooling needs."""
 
-POOLER = "model.safetensors"
+POOLER_FILE = "model.safetensors"
 """File of a pooling's weights in its own folder."""
 
 
@@ -109,11 +109,11 @@ def pooler_in(folder: Path) -> Pooler | None:
     Raises:
         ValueError: If its settings are not `FIELDS`.
     """
-    if not (folder / POOLER).is_file():
+    if not (folder / POOLER_FILE).is_file():
         return None
     said = read_json(folder / "config.json")
     if set(said) != set(FIELDS):
         raise ValueError(f"{folder / 'config.json'} has {', '.join(said)}; it must have {', '.join(FIELDS)}")
     pooler = map_pooler(said)
-    pooler.load_state_dict(load_file(folder / POOLER))
+    pooler.load_state_dict(load_file(folder / POOLER_FILE))
     return pooler.eval().requires_grad_(False)

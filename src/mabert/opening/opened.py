@@ -22,7 +22,7 @@ from mabert.model.config import make_config_of
 from mabert.opening.uses import Use, build, class_for, ready, saved_class, saved_use
 from mabert.opening.weights import load_model
 
-POOLER = "pooler."
+POOLER_PREFIX = "pooler."
 """BERT's pooler for next-sentence prediction: masked language models lack it, but every encoder expects it."""
 
 
@@ -93,7 +93,7 @@ class Opened:
     def plain(self, use: Use | None = None, dtype: torch.dtype | None = None) -> PreTrainedModel:
         """Loads the model as transformers runs it; arguments and errors are those of `model`."""
         kind = saved_class(self.config) if use is None else class_for(use, self.config)
-        drawn = (POOLER,) if kind is class_for("encoder", self.config) else ()
+        drawn = (POOLER_PREFIX,) if kind is class_for("encoder", self.config) else ()
         return load_model(kind, self.place, self.config, dtype=dtype, drawn=drawn)
 
     def save_beside(
@@ -117,7 +117,7 @@ class Opened:
         encoder = self.model("encoder", torch.float32)
         model = build(use, self.config)
         missing, unexpected = model.base_model.load_state_dict(encoder.state_dict(), strict=False)
-        odd = [name for name in (*missing, *unexpected) if not name.startswith(POOLER)]
+        odd = [name for name in (*missing, *unexpected) if not name.startswith(POOLER_PREFIX)]
         if odd:
             raise ValueError(f"{self.place}: {type(encoder).__name__} and {type(model).__name__} differ in {odd[0]}")
         return model
@@ -172,8 +172,8 @@ def config_of(place: Place, changes: dict[str, Any]) -> PreTrainedConfig:
 def extend(model: Model, length: int, output: str | Path) -> int:
     """Saves a copy of a model for longer inputs, with its tokenizer, by its family's method in Table A3.
 
-    A fine-tuned model's `encoding.json` is copied unchanged, so `predict` keeps any maximum length that fine-tuning set.
-    sentence-transformers cuts texts at the new length.
+    A fine-tuned model's `encoding.json` is copied unchanged, so `predict` keeps any maximum length that fine-tuning
+    set. sentence-transformers cuts texts at the new length.
 
     Args:
         model: Model folder or hub name, of any family.

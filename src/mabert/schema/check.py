@@ -19,7 +19,7 @@ if typing.TYPE_CHECKING:
 
 STRICT: Any = {"strict": True, "arbitrary_types_allowed": True}
 
-WORDS = {"bool": "true or false", "string": "text", "dict": "a mapping of fields", "list": "a list"}
+TYPES_IN_WORDS = {"bool": "true or false", "string": "text", "dict": "a mapping of fields", "list": "a list"}
 """What would be right, by the first word of pydantic's type of error."""
 
 
@@ -118,7 +118,7 @@ def check(hint: Any, value: Any, where: str = "") -> Any:
     try:
         return adapter(hint).validate_python(value)
     except ValidationError as error:
-        raise ValueError(one_line(error, where)) from error
+        raise ValueError(message_of(error, where)) from error
 
 
 def check_part(kind: type, content: Any, where: str) -> None:
@@ -129,7 +129,7 @@ def check_part(kind: type, content: Any, where: str) -> None:
         raise ValueError(f"{where}: {error}") from error
 
 
-def one_line(error: "ValidationError", where: str) -> str:
+def message_of(error: "ValidationError", where: str) -> str:
     """Tells the first of pydantic's errors in one line; `where` is the dotted name of what was checked."""
     first = error.errors(include_url=False)[0]
     kind, value, about, place = first["type"], first["input"], first.get("ctx", {}), first["loc"]
@@ -149,7 +149,7 @@ def one_line(error: "ValidationError", where: str) -> str:
     if kind == "literal_error":
         right = f"one of {about['expected'].replace(' or ', ', ')}"
     else:
-        right = about.get("what") or WORDS.get(kind.partition("_")[0]) or first["msg"]
+        right = about.get("what") or TYPES_IN_WORDS.get(kind.partition("_")[0]) or first["msg"]
     if is_key:
         more = "" if isinstance(value, str) else f": write {str(value)!r} in quotes"
         return f"{name} names {shown(value)}; it must be {right}{more}"

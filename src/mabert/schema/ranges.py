@@ -14,7 +14,12 @@ if typing.TYPE_CHECKING:
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
-WORDS = {float: "a number", int: "a whole number", list: "a list with one entry per layer", type(None): "null"}
+NUMBERS = {
+    float: "a number",
+    int: "a whole number",
+    list: "a list with one entry per layer",
+    type(None): "null",
+}
 """Kinds of numbers, and what a configuration may have in place of one, as messages name them."""
 
 
@@ -53,7 +58,7 @@ class Range:
                 with contextlib.suppress(TypeError, ValueError, OverflowError):  # it is refused below
                     value = float(value)
             if isinstance(value, bool) or not any(isinstance(value, each) for each in kinds):
-                right = " or ".join(WORDS[each] for each in kinds if each is not int or float not in kinds)
+                right = " or ".join(NUMBERS[each] for each in kinds if each is not int or float not in kinds)
                 whole_too = self.written or float not in kinds or int in kinds
                 raise must_be(right if whole_too else f"{right} written with a point, such as 1.0")
             if entries is not None and isinstance(value, list):

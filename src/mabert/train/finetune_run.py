@@ -25,7 +25,7 @@ from mabert.data.glue import GlueTask
 from mabert.data.tasks import Rows, Task
 from mabert.files.reading import read_json_if_there, to_json
 from mabert.machine.environment import check_reporters, resolve_precision, warn_of_emulation
-from mabert.machine.memory import TRAINED, check_fits, naming_memory, parameters_of
+from mabert.machine.memory import TRAINING_BYTES, check_fits, naming_memory, parameters_of
 from mabert.model import MaBertConfig
 from mabert.model.config import make_config
 from mabert.opening.opened import Model, Opened, open_model
@@ -46,7 +46,7 @@ SMALL_TASKS = ("cola", "mrpc", "rte")
 OF_MABERT = ("pooling", "padding_safe_masking")
 """Fields of MaBERT's configuration that fine-tuning may set."""
 
-SEEN = 10_000
+EXAMPLES_SEEN = 10_000
 """Rows of one's own that all epochs together show: 300 steps of 32. With 250 rows of SST-2, three epochs teach nothing
 (benchmarks/LOG.md)."""
 
@@ -71,7 +71,7 @@ def epochs_of(recipe: FinetuneRecipe, task: Task, rows: int) -> int:
         return recipe.epochs
     if isinstance(task, GlueTask):
         return 10 if task.name in SMALL_TASKS else 3
-    return min(30, max(3, math.ceil(SEEN / rows)))
+    return min(30, max(3, math.ceil(EXAMPLES_SEEN / rows)))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class FinetuneRun:
         fields = {**self.kind.config_fields(), **self.model.family.classifier_dropout(recipe.dropout)}
         config = tuned_config(self.model.config, recipe, fields, pools)
         parameters = parameters_of(class_for(self.kind.use, config), config)
-        check_fits(f"the {self.kind.use}", parameters, TRAINED, device=self.processes.device)
+        check_fits(f"the {self.kind.use}", parameters, TRAINING_BYTES, device=self.processes.device)
         return config
 
     def new_model(self) -> PreTrainedModel:

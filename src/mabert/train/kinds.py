@@ -14,7 +14,7 @@ from mabert.data.entities import OUTSIDE, entities_of, types_of
 from mabert.data.metrics import compute, entity_scores
 from mabert.data.passages import Passage, best_answers, passages_of, refuse_truncation
 from mabert.data.squad import answer_scores
-from mabert.data.tasks import BETWEEN, Rows, Task, column
+from mabert.data.tasks import LABEL_SEPARATOR, Rows, Task, column
 from mabert.data.words import Word, Words, words_of
 from mabert.opening.uses import Use
 from mabert.schema import IGNORED, SEVERAL
@@ -119,7 +119,7 @@ class Several(Classification):
         return logits > 0
 
     def written(self, answer: np.ndarray) -> str:
-        return BETWEEN.join(name for name, holds in zip(self.task.label_names, answer, strict=True) if holds)
+        return LABEL_SEPARATOR.join(name for name, holds in zip(self.task.label_names, answer, strict=True) if holds)
 
 
 class Regression(Kind):

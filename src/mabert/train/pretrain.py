@@ -24,7 +24,7 @@ from mabert.train.pretrain_run import FREE, PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe
 from mabert.train.trainer import MaBertTrainer, collator_of, set_packing
 
-BETWEEN = "between"
+BETWEEN_STAGES = "between"
 """Marks a checkpoint that does not count towards `keep_checkpoints`."""
 
 EXPLODED = 3.0
@@ -145,12 +145,12 @@ class PretrainTrainer(MaBertTrainer):
 
     def rotate_checkpoints(self, folder: Path) -> None:
         """Removes the oldest checkpoints. One by the clock or Ctrl-C does not count and stays until the next save."""
-        for earlier in folder.glob(f"checkpoint-*/{BETWEEN}"):
+        for earlier in folder.glob(f"checkpoint-*/{BETWEEN_STAGES}"):
             shutil.rmtree(earlier.parent, ignore_errors=True)
         state = self.state
         between = bool(state.global_step % state.save_steps) and state.global_step < state.max_steps
         if between:
-            (folder / f"checkpoint-{state.global_step}" / BETWEEN).touch()
+            (folder / f"checkpoint-{state.global_step}" / BETWEEN_STAGES).touch()
         rotate_checkpoints(str(folder), self.args.save_total_limit + between, use_mtime=False)
 
     def measure(self) -> dict[str, Any]:

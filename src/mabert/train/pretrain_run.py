@@ -17,7 +17,7 @@ from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Window
 from mabert.data.tokenizer import fingerprint
 from mabert.files.reading import digest
 from mabert.machine.environment import check_reporters, resolve_precision, warn_of_emulation
-from mabert.machine.memory import TRAINED, check_fits, parameters_of
+from mabert.machine.memory import TRAINING_BYTES, check_fits, parameters_of
 from mabert.opening.opened import Opened, open_model
 from mabert.opening.uses import build, class_for
 from mabert.schema import IGNORED
@@ -106,8 +106,9 @@ def resolve(
         size = recipe.model.get("vocab_size")
         tokenizer, origin = find_tokenizer(family, recipe.tokenizer, sources, recipe.data.folder, before, size)
     config = model_config(recipe, tokenizer, opened)
+    parameters = parameters_of(class_for("masked_lm", config), config)
     batch = bytes_of_batch(recipe, config, arguments.bf16)
-    check_fits("the model", parameters_of(class_for("masked_lm", config), config), TRAINED, batch, arguments.device)
+    check_fits("the model", parameters, TRAINING_BYTES, batch, arguments.device)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest

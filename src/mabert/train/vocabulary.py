@@ -22,7 +22,7 @@ TRAINED = "trained"
 CHARACTERS = 64 << 20
 """Characters of text that a tokenizer is trained on."""
 
-FEW = 1000
+FEW_ENTRIES = 1000
 """Tokens below which a vocabulary holds little more than letters."""
 
 FORMAT = 3
@@ -105,7 +105,7 @@ def make_tokenizer(
     """
     check(Vocabulary, size, "size")
     check_new(output)
-    if size < FEW:
+    if size < FEW_ENTRIES:
         logger.warning("a vocabulary of %d tokens holds little more than letters; 8,000 to 32,000 are usual", size)
     texts = beginnings(parse_sources(sources, text_column))
     tokenizer = train_wordpiece(texts, size, cased=cased, progress=progress)

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from mabert.conversion.choose import layers_kept
 from mabert.conversion.pieces import Frame, cut_pieces
 from mabert.conversion.recipe import ConversionRecipe, at_depth
-from mabert.conversion.resolve import begun, changes_of, read
+from mabert.conversion.resolve import begun, changes_of, tokenised
 from mabert.conversion.teacher import Teacher, student_config, weights_hash
 from mabert.data.cache import FORMAT as TOKENS
 from mabert.data.corpus import identities, parse_sources
@@ -78,7 +78,7 @@ class Conversions:
         if (recipe.length, recipe.tokens) in self.enough:
             return
         tokenizer = self.known.opened.tokenizer
-        training, _ = read(self.asked.texts, tokenizer, recipe, self.asked.text_column, progress=False)
+        training, _ = tokenised(self.asked.texts, tokenizer, recipe, self.asked.text_column, progress=False)
         frames = (Frame.of(tokenizer),)
         for seed in self.asked.seeds:
             cut_pieces(training, tokenizer, length=recipe.length, tokens=recipe.tokens, seed=seed, frames=frames)
