@@ -65,7 +65,7 @@ teacher = BertModel(BertConfig(num_hidden_layers=2, max_position_embeddings=32, 
 teacher.save_pretrained("teacher")
 tokenizer.save_pretrained("teacher")
 with use_backend("reference"):
-    task, splits = load_own({"train": Path("rows.csv")}, Columns("text", None, "label"), kind=None, name="rows")
+    task, splits = load_own({"train": Path("rows.csv")}, Columns("text", None, "label"), name="rows")
     finetune("tiny", task, splits, "tuned", FinetuneRecipe(epochs=1, learning_rates=[1e-3]))
     mabert.convert("teacher", ["text.txt"], "converted", pattern="MT", tokens=1_000, length=16)
     print(mabert.load("converted").embed(["A text."]).shape)
