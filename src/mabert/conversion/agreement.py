@@ -28,6 +28,7 @@ from mabert.conversion.watch import (
 from mabert.conversion.windows import TeacherWindows, windows_of
 from mabert.data.batches import batches_by_length
 from mabert.machine.rounds import interleave
+from mabert.model.pooling import Pooler
 from mabert.opening.uses import Use, kind_of_labels
 
 TOKENS = 4096
@@ -58,7 +59,7 @@ def compare(copy: Any, student: Any, use: Use, pieces: Pieces) -> dict[str, Any]
     none) the results of `agreement`, `order` (see `nearness`), and, with a head, `answers` (see `same_answers`).
     """
     teacher, ours = copy.base_model, student.base_model
-    pooling = student.config.pooling if student.config.pooling in ("mean", "cls") else "mean"
+    pooling = student.config.pooling if student.config.pooling in Pooler.FIXED else "mean"
     lengths, pairs = np.array(pieces.lengths), pieces.are_pairs
     constant = constants(teacher, ours, [pieces[index] for index in range(min(len(pieces), 50))])
     bands: dict[str, Any] = {}

@@ -104,7 +104,7 @@ def measured(run: ConversionRun, student: Any) -> dict[str, Any]:
 
 def learn(run: ConversionRun, student: Any) -> dict[str, Any]:
     """Runs both stages; returns the report of `train` on each."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = run.processes.device
     copy, use = run.teacher.copy.to(device).requires_grad_(False), run.teacher.use
     student.to(device)
     collate = FlatteningCollator(

@@ -155,31 +155,31 @@ def build_cache(
     CannotSaveError if the disk is full; nothing half-built is left.
     """
     parsed = parse_sources(sources)
-    recipe = {
+    made_of = {
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,
         "tokenizer": fingerprint(tokenizer),
         "max_tokens": max_tokens,
         "sources": [source.identity() for source in parsed],
     }
-    key = key_of(recipe, 16)
+    key = key_of(made_of, 16)
     place = Path(folder).expanduser() / key
     if place.exists():
         logger.info("reusing the token cache %s", place)
-    make_once(place, lambda building: _build(building, parsed, tokenizer, recipe, progress))
+    make_once(place, lambda building: _build(building, parsed, tokenizer, made_of, progress))
     return TokenCache(place)
 
 
 def _build(
-    folder: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, recipe: dict[str, Any], progress: bool
+    folder: Path, sources: list[Source], tokenizer: PreTrainedTokenizerFast, made_of: dict[str, Any], progress: bool
 ) -> None:
     started = time.monotonic()
-    offsets = _write_ids(folder / IDS, sources, tokenizer, recipe["max_tokens"], progress)
+    offsets = _write_ids(folder / IDS, sources, tokenizer, made_of["max_tokens"], progress)
     if len(offsets) == 1:
         raise ValueError("the sources hold no text that gives a token")
     with whole_file(folder / OFFSETS) as file:
         np.save(file, offsets)
-    manifest = recipe | {"documents": len(offsets) - 1, "tokens": int(offsets[-1])}
+    manifest = made_of | {"documents": len(offsets) - 1, "tokens": int(offsets[-1])}
     manifest |= {"special_ids": special_ids(tokenizer), "vocab_size": len(tokenizer)}
     manifest["seconds"] = round(time.monotonic() - started, 3)
     write_json(folder / MANIFEST, manifest, indent=1)

@@ -24,6 +24,7 @@ from mabert.model.graphs import Graphs, serves
 from mabert.model.inputs import Inputs, read_inputs
 from mabert.model.mamba import MambaMixer, Recurrence, SelectiveCore
 from mabert.model.masking import PaddingMask
+from mabert.model.pooling import Pooler
 from mabert.ops.derivatives import is_mapped
 
 UNQUANTIZED = ("pooler", "classifier", "qa_outputs", "decoder")
@@ -81,7 +82,7 @@ class MaBertPreTrainedModel(OpensAnywhere, PreTrainedModel):
 
     def pools_by(self) -> str:
         """Returns how `mabert.load` makes a text's vector: `mean` or `cls`; a classifier of texts also by `map`."""
-        return "cls" if self.config.pooling == "cls" else "mean"
+        return self.config.pooling if self.config.pooling in Pooler.FIXED else "mean"
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # In custom code, transformers skips modules that have no parameters of their own. A core has none, but it

@@ -65,7 +65,7 @@ def trained_tokenizer(
     parsed, published = parse_sources(sources), family.base_config()
     size = size or published.vocab_size
     segments = (getattr(published, "type_vocab_size", None) or 0) > 1
-    known_by = {
+    made_of = {
         "format": FORMAT,
         "tokenizers": tokenizers.__version__,
         "size": size,
@@ -73,7 +73,7 @@ def trained_tokenizer(
         "characters": CHARACTERS,
         "sources": [source.identity() for source in parsed],
     }
-    key = key_of(known_by, 16)
+    key = key_of(made_of, 16)
     place = Path(folder).expanduser() / f"tokenizer-wordpiece-{key}"
 
     def fill(writing: Path) -> None:
