@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import typing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -186,6 +187,17 @@ def test_what_is_trained_on_a_gpu_must_fit_its_memory_alone(monkeypatch):
     memory.check_fits("the model", 1 << 28, 4, 3 << 30, device=gpu)
     with pytest.raises(ValueError, match=r"4\.0 GiB of GPU memory; 4\.0 GiB are free"):
         memory.check_fits("the model", (1 << 28) + 1, 16, device=gpu)
+
+
+def test_training_asks_the_memory_of_the_device_that_it_is_to_run_on(made, tmp_path, refused, monkeypatch):
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(memory, "gpu_memory_left", lambda device: int(device == gpu))
+    monkeypatch.setattr("transformers.TrainingArguments.device", gpu)
+    assert "GiB of GPU memory" in refused("pretrain", made / "plan.yaml", "-o", tmp_path / "run")
+    alone = SimpleNamespace(num_processes=1, is_main_process=True, device=gpu)
+    monkeypatch.setattr("mabert.train.finetune_run.join_processes", lambda: alone)
+    tune = ["finetune", made / "run", "--train", made / "classes.csv", "-o", tmp_path / "tuned"]
+    assert "GiB of GPU memory" in refused(*tune)
 
 
 def test_what_the_memory_cannot_hold_is_refused_before_it_is_allocated(made, tmp_path, refused, monkeypatch):

@@ -158,3 +158,5 @@ def test_divergence_is_zero_for_the_same_answers_and_squares_a_number():
     assert divergence(others, logits).item() == pytest.approx(wanted.item(), rel=1e-5)
     numbers = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.5], [0.0]])
     assert divergence(*numbers, "regression").item() == pytest.approx(4.25 / 2)
+    two_each = (torch.cat((one, one + 1), 1) for one in numbers)
+    assert divergence(*two_each, "regression").item() == pytest.approx(4.25 / 2)

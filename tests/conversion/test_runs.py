@@ -218,6 +218,14 @@ def test_sentence_transformers_reads_as_much_as_the_student_learnt(
         mabert.load(tmp_path / "out").embed(["a small house " * 30], progress=False)
 
 
+@pytest.mark.parametrize(("length", "longest"), [(20, 20), (44, 44)])
+def test_a_classifier_reads_as_in_fine_tuning_or_as_much_as_the_student_learnt(
+    tmp_path, small_batches, classifier, words_to_learn, length, longest
+):
+    convert(classifier, words_to_learn, tmp_path / "out", length=length)
+    assert json.loads((tmp_path / "out/encoding.json").read_text())["max_length"] == longest
+
+
 def test_a_classifier_keeps_its_head_and_labels(tmp_path, capsys, small_batches, classifier, words_to_learn):
     result = convert(classifier, words_to_learn, tmp_path / "out")
     assert result["outcome"]["use"] == "classifier"
