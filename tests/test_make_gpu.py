@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,13 @@ def test_the_tests_that_matter_are_there():
     words = re.search(r"THOSE_THAT_MATTER := (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))[1].split(" or ")
     names = [*vars(test_triton), *vars(test_gpu)]
     assert all(any(word in name for name in names) for word in words)
+
+
+def test_the_page_on_performance_gives_the_seconds_of_each_phase():
+    page, most = (ROOT / "docs/performance.md").read_text(encoding="utf-8"), Counter()
+    for number, seconds in re.findall(r"phase (\d)-\S+ (\d+) ", (ROOT / "Makefile").read_text(encoding="utf-8")):
+        most[number] += int(seconds)
+    assert dict(re.findall(r"^\| (\d) \|.*\| (\d+) \|$", page, re.MULTILINE)) == {n: str(s) for n, s in most.items()}
 
 
 def test_what_passed_is_not_run_again(pytester, monkeypatch):
