@@ -12,7 +12,7 @@ from mabert_lab.report import efficiency
 from mabert_lab.report.efficiency import Results
 from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
-_PASSED_OVER = ("cells", "cache", "tokenizers", "conversion")  # what studies work in, and what has its own pages
+_PASSED_OVER = ("cells", "cache", "tokenizers")  # what studies work in
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ def put(tmp_path):
 
 
 def test_folders_are_looked_through_once_and_other_kinds_passed_over(put, tmp_path):
-    path = put("a/b/study.json", study(ROWS))
+    path = put("conversion/b/study.json", study(ROWS))
     put("a/models.json", EFFICIENCY)
     put("a/config.json", {"hidden_size": 3})
     put("a/list.json", [1])
