@@ -307,6 +307,7 @@ def test_version(capsys):
         ("bench retrieval", "bench retrieval has no model; name one folder or several"),
         ("bench retrieval m", "bench retrieval has no data; name a file or folder of documents"),
         ("bench retrieval m --data gone.txt", "gone.txt: no such file or folder"),
+        ("bench retrieval m --questions a --tasks b", "--tasks goes with --data, which is not given"),
         ("bench retrieval m --data x --quick", "--quick goes with measurements of speed, not with bench retrieval"),
         ("study drift model --texts a.txt --data glue", "--data goes with the CoLA dev set, not with --texts"),
         ("study drift model --text-column body", "--text-column goes with --texts, which is not given"),
@@ -325,7 +326,7 @@ def test_what_would_be_ignored_or_cannot_be_done_is_refused(capsys, tmp_path, mo
 
 @pytest.mark.slow
 def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
-    from tests.lab.report.rows import CPU, GPU, whole
+    from tests.lab.report.rows import CPU, GPU, raw, whole
 
     environment = {"date": "2026-01-01T00:00:00+00:00", "processor": "one", "device": "two", "threads": 2}
     content = {"kind": "efficiency", "quick": False, "parameters": {}, "environment": environment}
@@ -339,6 +340,12 @@ def test_efficiency_results_become_tables_and_figures(capsys, tmp_path):
     (tmp_path / "b.json").write_text(json.dumps({**content, "rows": slow}))
     assert run(capsys, "bench", "report", tmp_path / "b.json", "-o", tmp_path / "slow")[0] == 0
     assert [file.name for file in (tmp_path / "slow").iterdir()] == ["efficiency.md"], "nothing to draw"
+    (tmp_path / "c.json").write_text(json.dumps({**content, "quick": True, "rows": slow}))
+    engines = {**content, "kind": "engines", "rows": [raw("latency", "bert", 128, 5.0)]}
+    (tmp_path / "d.json").write_text(json.dumps(engines))
+    told = said(capsys, "bench", "report", tmp_path, "-o", tmp_path / "both").splitlines()
+    assert [line.split(": ")[0].rpartition("/")[2] for line in told[:2]] == ["efficiency.md", "engines.md"]
+    assert told[2].startswith("left out: `c.json`: a quick trial run")
 
 
 def test_a_model_is_lengthened(capsys, masked_lm, tmp_path):  # noqa: F811

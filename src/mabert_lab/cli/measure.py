@@ -97,7 +97,7 @@ def run_bench(options: argparse.Namespace) -> None:
     if options.device == "cpu":  # a machine with a GPU may lack what only reports and rivals on a CPU need
         check_installed(*EXTRAS["lab"])
     if options.what == "report":
-        say(f"{report_on(options.files, output)}: tables and figures")
+        report_on(options.files, output)
         return
     load_libraries()
     from mabert.infer.loaded import device_named
@@ -156,6 +156,8 @@ def check_bench(options: argparse.Namespace) -> None:
         raise ValueError(f"bench {options.what} has no model; name one folder or several")
     if options.what == "retrieval" and options.data is None and options.questions is None:
         raise ValueError("bench retrieval has no data; name a file or folder of documents, such as --data wiki.txt.xz")
+    if options.tasks is not None and options.data is None:
+        raise ValueError("--tasks goes with --data, which is not given")
     for name in ("limit", "budget"):
         if options.quick and getattr(options, name) is not None:
             raise ValueError(f"--{name} has no effect with --quick, which makes one call of each")
@@ -185,8 +187,8 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def report_on(files: list[str], output: Path) -> Path:
-    """Writes tables and figures of efficiency results to a folder; returns the file of the tables."""
+def report_on(files: list[str], output: Path) -> None:
+    """Writes tables and figures of efficiency results to a folder."""
     from mabert_lab.report.charts import on_paper
     from mabert_lab.report.costs import efficiency_page, engines_page
     from mabert_lab.report.found import find
@@ -204,7 +206,9 @@ def report_on(files: list[str], output: Path) -> Path:
         for figure, svg in page.figures.items():
             write_text(output / f"{figure}.svg", on_paper(svg))
         write_text(output / f"{name}.md", page.markdown())
-    return output / f"{next(iter(pages))}.md"
+        say(f"{output / name}.md: tables and figures")
+    for reason in found.left_out:
+        say(f"left out: {reason}")
 
 
 def lengths_of_texts(named: list[str], tokenizer: str) -> dict[str, list[int]]:
