@@ -153,17 +153,18 @@ def converted(result: Mapping[str, Any]) -> dict[str, Any]:
     return {"pattern": result["outcome"]["pattern"], "cosine": cosine, "floor": floor}
 
 
-PEAKS = {"H100": 989e12, "H200": 989e12}  # operations a second of a GPU's dense bf16 products, by a word of its name
+PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}  # operations a second of a GPU's dense bf16 products
 
 
 def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:
     """Returns a pretraining's tokens a second, and their share of the GPU's peak, None if unknown, by six operations a
-    token for each parameter but the vocabulary's table, neither attention nor the head."""
+    token for each parameter but the vocabulary's table; the scores of attention and the decoder's product are not
+    counted."""
     rate = result["outcome"]["tokens"] / result["seconds"] if result["seconds"] else None
     model = cell.content["recipe"]["model"]
     table = model["vocab_size"] * (model.get("embedding_size") or model["hidden_size"])
     operations = 6 * (cell.parameters - table)
-    peak = next((peak for word, peak in PEAKS.items() if word in result["environment"]["device"]), None)
+    peak = PEAKS.get(result["environment"]["device"])
     return {"tokens_per_second": rate, "share_of_peak": rate * operations / peak if rate and peak else None}
 
 
