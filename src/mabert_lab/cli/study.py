@@ -25,7 +25,7 @@ KEPT = "what is finished is kept; the same command goes on"
 
 
 def add_study(commands: Any) -> None:
-    text = "run a study: drift, pattern, components, pooling, budget, baselines, or your own grid"
+    text = f"run a study: drift, {', '.join(GRIDS)}, or your own grid"
     studies = commands.add_parser("study", help=text, description=text).add_subparsers(required=True, metavar="STUDY")
     add_drift(studies)
     for name, about in GRIDS.items():

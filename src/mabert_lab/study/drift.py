@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,14 @@ from mabert.files.writing import write_json
 from mabert.machine.environment import environment
 from mabert.machine.progress import Bar
 from mabert.model import MaBertConfig, MaBertModel
+from mabert.model.mamba import DIRECTIONS
 from mabert.model.pooling import first_token, mean_of_tokens
+from mabert.schema import Masking
 from mabert_lab.bench.results import measured_on
 
-MASKINGS = ("none", "pre", "post", "pre+post", "exact", "unpadded")
+MASKINGS = (*get_args(Masking), "unpadded")
 SIDES = ("right", "left")
 ATTENTIONS = ("masked", "unmasked")
-DIRECTIONS = ("forward", "backward", "bidirectional")
 CONV_MODES = ("causal", "centered")
 LENGTHS = (0, 8, 32, 128, 512, 1024)
 VECTORS = {"cls": first_token, "mean": mean_of_tokens}
@@ -46,7 +47,7 @@ class Regime:
     conv: str  # `causal` or `centered`
     side: str  # of the padding
     attention: str  # `masked`, or `unmasked`: attention sees padding too
-    masking: str  # padding-safe masking: `none | pre | post | pre+post | exact`; or `unpadded`
+    masking: str  # one of `MASKINGS`
 
 
 def drift(

@@ -1,5 +1,9 @@
 """Made-up rows as `mabert bench models` writes them, and those of tables that pages show."""
 
+from pathlib import Path
+
+import pytest
+
 from mabert_lab.report import paper
 from mabert_lab.report.efficiency import Condition
 
@@ -51,3 +55,9 @@ def cells(frame, first):
     """The row of a table that begins with a name, without that."""
     (found,) = [list(row[1:]) for row in frame.itertuples(index=False, name=None) if row[0] == first]
     return found
+
+
+def source():
+    """The paper's text; a test without it is skipped."""
+    path = Path(__file__).parents[4] / "shared/paper/mabert.tex"
+    return path.read_text(encoding="utf-8") if path.is_file() else pytest.skip("the paper's source is not here")

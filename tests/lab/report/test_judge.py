@@ -3,7 +3,6 @@ told apart."""
 
 import re
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,13 +19,13 @@ from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, LEARNT_BELOW,
 from mabert_lab.report.studies import Arm
 from mabert_lab.report.verdicts import of_paper, papers_study, verdicts_on
 from mabert_lab.study.grid import load_scale, load_study
+from tests.lab.report.rows import source
 from tests.lab.report.studies import LABELS
 
 QUIET, LOUD = 1e-5, 0.3
 """Deviations of scores over seeds: below and above all differences of the paper's."""
 
 SCORES, COSTS, DRIFT = ([claim for claim in CLAIMS if claim.kind == kind] for kind in ("scores", "costs", "drift"))
-SOURCE = Path(__file__).parents[4] / "shared/paper/mabert.tex"
 UNSUPPORTED = {"Sparse attention", "Without PSM, MAP is better than [CLS] pooling", "varies least on CoLA"}
 """What the paper's own tables do not bear out."""
 
@@ -282,9 +281,7 @@ def test_the_papers_own_numbers_bear_out_what_its_tables_support(claim):
 def test_each_claim_names_its_place_and_words_that_stand_there(claim):
     assert claim.source
     assert 1 < len(claim.quote.split()) < 15
-    if not SOURCE.is_file():
-        pytest.skip("the paper's source is not here")
-    text = SOURCE.read_text(encoding="utf-8")
+    text = source()
     for label in re.findall(r"(?:tab|fig|sec):\w+", claim.source):
         assert f"\\label{{{label}}}" in text
     told = " ".join(re.sub(r"\$\\times\$", "x", text).replace("--", "-").split())

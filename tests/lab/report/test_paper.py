@@ -3,7 +3,6 @@
 import hashlib
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ from mabert_lab.report.costs import HEADLINE_LENGTH
 from mabert_lab.report.efficiency import papers_results
 from mabert_lab.report.efficiency import ratio as ratio_of
 from mabert_lab.report.paper import GLUE, TABLES, TASKS
+from tests.lab.report.rows import source
 
-SOURCE = Path(__file__).parents[4] / "shared/paper/mabert.tex"
 MMT = "MMTMMTMMTMMT"
 WITHOUT_DEBERTA = ("bert", "albert", "longformer", "bigbird")
 DIGEST = "47b7098aa8d1"
@@ -35,9 +34,7 @@ def test_no_digit_changes_from_those_that_were_compared_with_the_papers_source()
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_number_stands_in_the_papers_source(name):
-    if not SOURCE.is_file():
-        pytest.skip("the paper's source is not here")
-    text, label = SOURCE.read_text(encoding="utf-8"), TABLES[name].label
+    text, label = source(), TABLES[name].label
     (found,) = [each for each in re.findall(r"\\begin\{table\*\}.*?\\end\{table\*\}", text, re.S) if label in each]
     found = re.sub(r"\\textbf\{([\d.]+)\}", r"\1", found)
     numbers = re.findall(r"\d+\.\d{3}", found.partition(r"\hline")[2])

@@ -16,8 +16,7 @@ from mabert_lab.study.grid import Scale, Study
 from mabert_lab.study.plan import Planner
 from mabert_lab.study.work import serve
 from tests.train.helpers import MODEL, TRAINING, WORDS, corpus, tokenizer
-
-FINETUNE = {"learning_rates": [2e-2], "epochs": 1, "batch_size": 16, "dropout": 0.0, "precision": "fp32"}
+from tests.train.tasks import RECIPE as FINETUNE
 
 
 def cola(folder, train=48, validation=16):
