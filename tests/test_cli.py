@@ -271,7 +271,7 @@ def test_fields_that_may_be_left_out_are_not_called_required(capsys):
     assert "the following arguments are required: recipe;" in capsys.readouterr().err
 
 
-def test_debug_shows_the_traceback(masked_lm):  # noqa: F811
+def test_debug_shows_the_traceback():
     with pytest.raises(FileNotFoundError):
         main(["embed", "nowhere", "--debug"])
 

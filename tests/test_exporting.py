@@ -253,7 +253,7 @@ def test_a_difference_is_one_of_values_and_not_of_the_lowest_number():
     assert exporting._difference(np.array([2.0, lowest]), np.array([2.0, 1.0])) == float("inf")
 
 
-def test_the_portable_form_is_for_captured_graphs(tmp_path):
+def test_the_portable_form_is_for_captured_graphs():
     u, A, B = torch.randn(1, 4, 2), -torch.rand(2, 3), torch.randn(1, 4, 3)
     with use_backend("portable"):
         assert str(explain(u)) == "portable: asked for by use_backend"

@@ -127,7 +127,7 @@ def test_a_letter_of_ones_own_stands_in_schedules_and_folders(tmp_path, letter, 
     torch.testing.assert_close(whole[1:, :3], alone, rtol=1e-5, atol=1e-6)
 
 
-def test_a_letter_that_is_not_registered_is_named(tmp_path, letter):
+def test_a_letter_that_is_not_registered_is_named(letter):
     with pytest.raises(ValueError, match=r"letters M, T and X .*; Q must first be added by mabert.register_mixer"):
         MaBertConfig(layer_pattern="QT")
     with pytest.raises(ValueError, match="letter is 'X', which is taken by MeanBlock"):

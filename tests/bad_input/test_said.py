@@ -22,7 +22,7 @@ def test_a_single_seed_that_diverges_is_not_told_of_others(made, tmp_path, refus
     assert "other seeds" not in told
 
 
-def test_texts_without_a_word_are_warned_of(made, tmp_path, capsys, caplog):
+def test_texts_without_a_word_are_warned_of(made, tmp_path, caplog):
     rows = write_table(tmp_path / "blank.csv", [{"text": "", "label": "yes"}, {"text": " ", "label": "no"}] * 6)
     tune = ["finetune", str(made / "run"), "--train", str(rows), "--validation", str(made / "classes.csv")]
     assert main([*tune, "--epochs", "1", "-o", str(tmp_path / "tuned")]) == 0

@@ -179,7 +179,7 @@ def test_without_a_text_it_says_so(embedder, tmp_path):
         mabert.convert(embedder, [], tmp_path / "out")
 
 
-def test_another_conversion_is_not_gone_on_with(refused, capsys, embedder, tmp_path, words_to_learn):
+def test_another_conversion_is_not_gone_on_with(refused, embedder, tmp_path, words_to_learn):
     common = ["convert", str(embedder), "--text", str(words_to_learn), "--tokens", "1000", "--length", "30"]
     assert main([*common, "-o", str(tmp_path / "done"), "--pattern", "MTM"]) == 0
     for option, value in (("--seed", "1"), ("--pattern", "TMM"), ("--expand", "1"), ("--delta", None)):

@@ -200,7 +200,7 @@ def test_the_hash_of_weights_does_not_depend_on_the_file_and_tells_models_apart(
     assert weights_hash(model) != own
 
 
-def test_difference_sees_padding_and_lengths_beyond_a_window(monkeypatch):
+def test_difference_sees_padding_and_lengths_beyond_a_window():
     model = teacher("modernbert", more={"local_attention": 8})
     copy = student_of(model, "encoder")
     assert opening.difference(model, copy) <= ROUNDING

@@ -59,7 +59,7 @@ def test_its_data_and_card_alone_are_unpacked_once_into_the_cache(installed, tmp
     assert folder_of(name) == place
 
 
-def test_several_that_ask_at_once_unpack_it_once(installed, tmp_path, monkeypatch):
+def test_several_that_ask_at_once_unpack_it_once(installed, monkeypatch):
     installed(MEMBERS)
     unpack = places.unpack
     slowly = Mock(side_effect=lambda *given: time.sleep(0.2) or unpack(*given))

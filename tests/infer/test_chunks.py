@@ -125,7 +125,7 @@ def test_progress_of_a_text_is_its_share_of_the_tokens(masked_lm, bar):
     assert [count for count in bar[1] if count] == pytest.approx([3 * 20 / 26, 3 * 3 / 26, 3 * 3 / 26])
 
 
-def test_a_bar_takes_a_total_that_comes_late_and_leaves_standard_output_to_the_answers(monkeypatch):
+def test_a_bar_takes_a_total_that_comes_late_and_leaves_standard_output_to_the_answers():
     """Else their bytes would stay behind what rich puts in its place, and a full disk be noticed after the end."""
     terminal, before = Console(file=io.StringIO(), force_terminal=True, width=120), sys.stdout
     with Bar("embedding", None, console=terminal) as bar:

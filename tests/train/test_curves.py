@@ -52,7 +52,7 @@ def test_a_step_has_one_row_with_its_loss_and_its_evaluation():
 
 
 @pytest.mark.slow
-def test_a_pretraining_that_was_killed_goes_on_with_each_step_once(tmp_path, monkeypatch):
+def test_a_pretraining_that_was_killed_goes_on_with_each_step_once(tmp_path):
     plan, place = recipe(tmp_path, log_steps=1, eval_steps=5), tmp_path / "run"
 
     def run(**options):
