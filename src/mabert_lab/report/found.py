@@ -21,8 +21,7 @@ class Found:
 
     studies: tuple[Study, ...] = ()  # studies in the order of the paper's sections, each once per scale
     efficiency: Results | None = None  # merged efficiency results; None if there are none
-    drifts: tuple[tuple[str, dict[str, Any]], ...] = ()  # file name and content, as of the next two
-    throughputs: tuple[tuple[str, dict[str, Any]], ...] = ()  # tokens a second
+    drifts: tuple[tuple[str, dict[str, Any]], ...] = ()  # file name and content, as of the next
     engines: tuple[tuple[str, dict[str, Any]], ...] = ()
     left_out: tuple[str, ...] = ()  # one line per file that is not shown, with the reason
     folder: str = ""  # the folder, as it was given; empty if everything is from one
@@ -68,10 +67,8 @@ def _found(held: Mapping[str, list[tuple[Path, Any]]], left_out: Sequence[str], 
     """Collects the files of a folder by kind, each with what was read of it."""
     studies, older = _latest(held["study"])
     measured = efficiency.merged(result for _, result in held["efficiency"]) if held["efficiency"] else None
-    drifts, throughputs, engines = (
-        tuple((path.name, result) for path, result in held[kind]) for kind in ("drift", "throughput", "engines")
-    )
-    return Found(studies, measured, drifts, throughputs, engines, (*older, *left_out), folder)
+    drifts, engines = (tuple((path.name, result) for path, result in held[kind]) for kind in ("drift", "engines"))
+    return Found(studies, measured, drifts, engines, (*older, *left_out), folder)
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
@@ -130,14 +127,11 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     "study": ("mabert study", lambda content, _: read_study(content)),
     "efficiency": ("mabert bench models", efficiency.read_results),
     "drift": ("mabert study drift", _with_fields("texts lengths rows", _DRIFT)),
-    # No command writes these any more; the committed page shows some.
-    "throughput": ("an earlier version", _with_fields("rows", "model lengths status batch tokens_per_second")),
     "engines": ("mabert bench models", _with_fields("environment rows", _ENGINES)),
 }
 """Kinds of results: what writes them, and the function that checks them."""
 
-_WRITERS = dict.fromkeys(writer for writer, _ in KINDS.values() if writer.startswith("mabert"))
-HELPS = f"give JSON files that {', '.join(_WRITERS)} wrote"
+HELPS = f"give JSON files that {', '.join(dict.fromkeys(writer for writer, _ in KINDS.values()))} wrote"
 
 
 def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:

@@ -10,13 +10,13 @@ from markupsafe import escape
 
 from mabert_lab.report import costs, drift, efficiency, paper, scores
 from mabert_lab.report.charts import on_paper
-from mabert_lab.report.document import FLAG, MISSING, Page, page, plain, table, with_best
+from mabert_lab.report.document import Page, page, plain, table
 from mabert_lab.report.found import Found
 from mabert_lab.report.studies import LEAST_PAIRS
 from mabert_lab.report.verdicts import claim_tables, judged
 
 TITLE = "MaBERT: the paper's experiment, run again"
-NUMBERS = ("claims", "scores", "memory-and-time", "padding", "throughput")  # the CSV files of a report
+NUMBERS = ("claims", "scores", "memory-and-time", "padding")  # the CSV files of a report
 
 
 def report(every: Sequence[Found], verdicts: Mapping[str, pd.DataFrame], folder: str = "") -> Page:
@@ -28,7 +28,7 @@ def report(every: Sequence[Found], verdicts: Mapping[str, pd.DataFrame], folder:
             if most < LEAST_PAIRS and not study.converts:  # conversions judge no claim
                 few.append(f"{study.title}{found.whence} ({most})")
     shown: dict[str, Any] = {"every": every, "few": few, "claims": claim_tables(every, verdicts)}
-    shown |= {"absent": absent(every), "origins": _origins(every), "throughput_table": throughput_table, "folded": True}
+    shown |= {"absent": absent(every), "origins": _origins(every), "folded": True}
     return page("report.md", TITLE, folder, **shown, costs=costs, drift=drift, paper=paper, scores=scores)
 
 
@@ -64,25 +64,6 @@ def write_report(every: Sequence[Found], output: Path) -> list[Path]:
     return list(files)
 
 
-def throughput_table(file: str, result: Mapping[str, Any]) -> pd.DataFrame:
-    """Tabulates tokens per second by model and collection, which earlier versions measured."""
-    cells = {(row["model"], row["lengths"]): _rate(row) for row in result["rows"]}
-    collections = list(dict.fromkeys(row["lengths"] for row in result["rows"]))
-    measured = {row["model"] for row in result["rows"]}
-    models = [model for model in efficiency.NAMES if model in measured]
-    rows = [(efficiency.NAMES[model], *(cells.get((model, each), MISSING) for each in collections)) for model in models]
-    notes = [
-        "In brackets the slowest and the fastest run, and the texts of a batch. N(256,64) are lengths in tokens with a "
-        "mean of 256 and a deviation of 64."
-    ]
-    shares, lengths = result.get("share", {}), result.get("lengths", {})
-    taken = [f"{len(lengths[each]):,} of {each} ({shares[each]:.2%})" for each in collections if each in shares]
-    notes += [f"Of the texts that ModernBERT's protocol has of each kind: {', '.join(taken)}."] if taken else []
-    notes += [f"{FLAG}a quick trial run, not to be quoted."] if result.get("quick") else []
-    title = f"Tokens a second, {result.get('dtype', 'unknown precision')}, {file}"
-    return with_best(table(title, ("model", *collections), rows, notes), range(1, len(collections) + 1))
-
-
 def _origins(every: Sequence[Found]) -> pd.DataFrame:
     """Makes a table of dates, machines and code, with a row for each kind of result on each machine."""
     lines = []
@@ -92,8 +73,7 @@ def _origins(every: Sequence[Found]) -> pd.DataFrame:
             ran += [(study.title, f"{study.name}-{study.scale}", about) for about in study.environments]
         if found.efficiency is not None:
             ran += [("Memory and time", each.name, each.environment) for each in found.efficiency.sources]
-        for what, kept in (("Padding", found.drifts), ("Throughput", found.throughputs)):
-            ran += [(what, file, result.get("environment") or {}) for file, result in kept]
+        ran += [("Padding", file, result.get("environment") or {}) for file, result in found.drifts]
         for what, file, about in ran:
             code, date = efficiency.code_of(about), (about.get("date") or "unknown date")[:10]
             lines.append((what + found.whence, efficiency.machine_of(about), date, code, f"`{file}`"))
@@ -101,15 +81,6 @@ def _origins(every: Sequence[Found]) -> pd.DataFrame:
     grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
     joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
     return table("", joined.columns, joined.itertuples(index=False))
-
-
-def _rate(row: Mapping[str, Any]) -> str:
-    rate = row.get("tokens_per_second")
-    if rate is None:
-        return f"{MISSING} {row['status']}"
-    times = [row[name] for name in ("slowest_ms", "fastest_ms") if row.get(name) and row.get("tokens")]
-    ends = "-".join(f"{1e3 * row['tokens'] / time:,.0f}" for time in times)
-    return f"{rate:,.0f} ({ends}{', ' if ends else ''}{row['batch']})"
 
 
 def _frames(every: Sequence[Found], verdicts_of: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -122,7 +93,6 @@ def _frames(every: Sequence[Found], verdicts_of: Mapping[str, pd.DataFrame]) -> 
             "claims": [verdicts.assign(claim=texts, takes=verdicts["takes"].str.join("; "))],
             "scores": [scores.seeds(study) for study in found.studies],
             "padding": [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.drifts],
-            "throughput": [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.throughputs],
         }
         if found.efficiency is not None:
             rows = found.efficiency.rows.drop(columns="reason")

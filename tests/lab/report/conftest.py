@@ -44,9 +44,6 @@ def results(tmp_path_factory):
         for masking, far in (("none", 0.3), ("pre", 0.2), ("post", 0.1), ("pre+post", 0.01), ("exact", 1e-15))
     ]
     contents.append({"kind": "drift", "environment": ENVIRONMENT, "texts": 24, "lengths": [0, 8], "rows": drift})
-    speed = {"lengths": "short", "model": "bert", "status": "measured", "batch": 8, "tokens_per_second": 1234.5}
-    slow = {"lengths": "short", "model": "deberta", "status": "too slow", "batch": None, "tokens_per_second": None}
-    contents.append({"kind": "throughput", "environment": ENVIRONMENT, "dtype": "float32", "rows": [speed, slow]})
     for number, content in enumerate(contents):
         (folder / f"{number}.json").write_text(json.dumps(content), encoding="utf-8")
     return folder

@@ -35,7 +35,6 @@ def test_folders_are_looked_through_once_and_other_kinds_passed_over(put, tmp_pa
     (found,) = find([tmp_path])
     assert [each.name for each in found.studies] == ["pattern"]
     assert len(found.efficiency.rows) == 1
-    assert [name for name, _ in found.throughputs] == ["throughput.json"]
     (again,) = find([tmp_path, path, path])
     assert (len(again.studies), again.left_out) == (1, ()), "a file given twice is read once"
 
@@ -65,7 +64,7 @@ def test_a_state_without_a_finished_cell_is_never_later_than_one_with_some(put, 
     assert [each.title for each in find([alone])[0].studies] == ["alone"]
 
 
-def test_the_results_of_each_folder_stand_apart_and_in_none_those_that_were_left_out(put, tmp_path):
+def test_the_results_of_each_folder_stand_apart_and_in_none_those_that_were_left_out(put):
     contents = {"a": study(ROWS), "b": study(ROWS), "c": study([], version=2)}
     folders = [put(f"{name}/s.json", content).parent for name, content in contents.items()]
     found = find([*folders, put("d.json", EFFICIENCY)])
@@ -95,7 +94,6 @@ WRONG = [
     ({**EFFICIENCY, "environment": {}}, "not as mabert bench models writes it (KeyError: 'date')"),
     ({**EFFICIENCY, "environment": None}, "not as mabert bench models writes it (TypeError: "),
     ({"kind": "drift", "rows": []}, "not as mabert study drift writes it (KeyError: 'texts')"),
-    ({"kind": "throughput", "rows": [{"model": "bert"}]}, "not as an earlier version writes it (KeyError: "),
     ({**study([]), "rows": [3]}, "not as mabert study writes it (TypeError: "),
     (study([], version=2), "version 2 of a study; it must be 1"),
     (study([], scale="../up"), "scale is '../up'; it must be a name, without a path"),

@@ -19,7 +19,7 @@ from mabert_lab.report.document import Page, markdown, number_in, table, with_be
 from mabert_lab.report.found import Found, find
 from mabert_lab.report.paper import CLAIMS
 from mabert_lab.report.verdicts import claim_tables, judged
-from mabert_lab.report.whole import absent, throughput_table, write_report
+from mabert_lab.report.whole import absent, write_report
 from tests.lab.pages import fetched
 from tests.lab.report.studies import like_the_paper, read, row, study
 
@@ -62,7 +62,7 @@ def test_what_is_decided_comes_first_then_ones_own_results_then_what_was_not_mea
     for suffix in (".html", ".md"):
         text = written[0].with_suffix(suffix).read_text(encoding="utf-8")
         order = ["What is decided", "Study of pattern (4.1 M parameters, 0.4 M tokens)", "Memory and time over length"]
-        order += ["Padding", "Throughput", "Not measured, and every claim", "The limits of these numbers"]
+        order += ["Padding", "Not measured, and every claim", "The limits of these numbers"]
         order += ["Where and when it was measured"]
         places = [re.search(rf"(<h2[^>]*>|\n## ){re.escape(title)}", text).start() for title in order]
         assert places == sorted(places)
@@ -105,7 +105,7 @@ def test_the_markdown_links_to_the_figures_beside_it(written):
 def test_numbers_are_in_files(written):
     folder = written[0].with_suffix("")
     frames = {path.stem: pd.read_csv(path) for path in written[1] if path.suffix == ".csv"}
-    assert set(frames) == {"claims", "scores", "memory-and-time", "padding", "throughput"}
+    assert set(frames) == {"claims", "scores", "memory-and-time", "padding"}
     assert (folder / "scores.csv").is_file()
     assert set(frames["scores"].query("arm == 'MMTMMTMMTMMT'")["seed"]) == set(range(5))
     assert len(frames["scores"].query("study == 'pattern'")) == 8 * 3 * 5
@@ -232,15 +232,6 @@ def test_a_table_marks_its_best_and_aligns_its_numbers():
     assert "**" not in str(with_best(table("", ("n",), [("1",), ("1",)]), [0]).values)
     page = Page("t", markdown(table("", ("a", "b"), [("x", "1"), ("y", "2")])), {}).html()
     assert re.findall('data-label="(.)"', page) == list("abab"), "beside each cell, on a phone"
-
-
-def test_throughput_has_its_spread_and_says_what_was_too_slow():
-    timed = {"tokens": 1000, "slowest_ms": 500.0, "fastest_ms": 250.0, "tokens_per_second": 3000.0}
-    rows = [{"lengths": "short", "model": "bert", "status": "measured", "batch": 8, **timed}]
-    rows += [{**dict.fromkeys(rows[0]), "lengths": "short", "model": "deberta", "status": "too slow"}]
-    shown = throughput_table("t.json", {"rows": rows, "quick": True})
-    assert list(shown["short"]) == ["3,000 (2,000-4,000, 8)", "\N{EN DASH} too slow"]
-    assert "**Flagged:** a quick trial run, not to be quoted." in shown.attrs["notes"]
 
 
 def test_a_loss_chart_has_both_curves_once_and_stages_end_where_their_shares_do():
