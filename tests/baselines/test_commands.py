@@ -27,7 +27,7 @@ from mabert.train.recipe import FinetuneRecipe, load_recipe
 from tests.baselines.helpers import NAMES, small
 from tests.conversion.helpers import saved_teacher
 from tests.train.helpers import WORDS, kill_at, recipe, same_weights
-from tests.train.test_finetune import splits
+from tests.train.tasks import splits
 
 MODEL = {"layer_pattern": "MT", "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
 TEXTS = ["the bird sings", "a small old house under the wind", "stone"]

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from mabert_lab.cli import main
-from tests.train.test_commands import commands  # noqa: F401 -- a fixture
+from tests.train.helpers import training_commands
 
 
 def drawn(folder):
@@ -15,7 +15,8 @@ def drawn(folder):
 
 
 @pytest.mark.slow
-def test_both_trainings_draw_their_losses(tmp_path, commands):  # noqa: F811
+def test_both_trainings_draw_their_losses(tmp_path):
+    commands = training_commands(tmp_path)
     assert main([*commands["pretrain"], "training.log_steps=2"]) == 0
     assert ">held out<" in drawn(tmp_path / "run")
     tuned = [*commands["finetune"][:-1], str(tmp_path / "tuned"), "--epochs", "2", "--seeds", "0,1"]

@@ -9,6 +9,7 @@ import socket
 import numpy as np
 import pytest
 import torch
+import yaml
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch import multiprocessing
@@ -20,7 +21,8 @@ from mabert.files.writing import write_text
 from mabert.machine.processes import context
 from mabert.opening.uses import build
 from mabert.train.folder import RunFolder
-from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe
+from mabert.train.recipe import DataRecipe, PretrainRecipe, Stage, TrainingRecipe, as_mapping
+from tests.data.conftest import write_table
 
 TEXT = (
     "the a river house bird stone light wind paper road green small old bright cold sings "
@@ -195,3 +197,17 @@ def check_claimed(monkeypatch):
         return write(run, *given, **about)
 
     monkeypatch.setattr(RunFolder, "write_result", checked)
+
+
+def training_commands(folder):
+    """The words of `mabert pretrain` and `mabert finetune` on what they write to a folder first."""
+    plan = as_mapping(recipe(folder)) | {"tokenizer": str(folder / "model")}
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
+    of_family("mabert", folder / "model")
+    rows = [{"text": f"the {word} sings", "label": word} for word in ("bird", "wind") * 20]
+    write_table(folder / "table.csv", rows)
+    output = ["-o", str(folder / "run")]
+    return {
+        "pretrain": ["pretrain", str(folder / "plan.yaml"), *output],
+        "finetune": ["finetune", str(folder / "model"), "--train", str(folder / "table.csv"), *output],
+    }

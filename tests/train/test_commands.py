@@ -6,28 +6,16 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-import yaml
 
 from mabert.cli import main
 from mabert.machine.processes import ended_as_interrupted
 from mabert.model.blocks import MambaBlock
-from mabert.train.recipe import as_mapping
-from tests.data.conftest import write_table
-from tests.train.helpers import of_family, recipe
+from tests.train.helpers import training_commands
 
 
 @pytest.fixture
 def commands(tmp_path):
-    plan = as_mapping(recipe(tmp_path)) | {"tokenizer": str(tmp_path / "model")}
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    of_family("mabert", tmp_path / "model")
-    rows = [{"text": f"the {word} sings", "label": word} for word in ("bird", "wind") * 20]
-    write_table(tmp_path / "table.csv", rows)
-    folder = ["-o", str(tmp_path / "run")]
-    return {
-        "pretrain": ["pretrain", str(tmp_path / "plan.yaml"), *folder],
-        "finetune": ["finetune", str(tmp_path / "model"), "--train", str(tmp_path / "table.csv"), *folder],
-    }
+    return training_commands(tmp_path)
 
 
 @pytest.mark.parametrize(

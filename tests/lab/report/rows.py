@@ -1,14 +1,18 @@
 """Made-up rows as `mabert bench models` writes them, and those of tables that pages show."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mabert_lab.report import paper
-from mabert_lab.report.efficiency import Condition
+from mabert_lab.report.drift import SITUATIONS
+from mabert_lab.report.efficiency import Condition, papers_results
 
 CPU = Condition("paper", "float32", "cpu")
 GPU = Condition("best", "bfloat16", "cuda")
+COSTS = [claim for claim in paper.CLAIMS if claim.kind == "costs"]
+LOWEST = next(claim for claim in COSTS if claim.claim == "MaBERT has the lowest latency at 2,048 and 4,096 tokens")
 SLOW = {"status": "too slow", "reason": "one call took more than 120 s", "at_least_ms": 120_000.0}
 
 
@@ -49,6 +53,39 @@ def whole(condition=CPU):
     return rows + [
         raw(measure, "modernbert", length, 333.0, condition) for measure in measures for length in (128, 4096)
     ]
+
+
+def measured(spread=0.0, rounds=None, change=lambda measure, model, length, value: value):
+    """The paper's memory and times, each changed, times with a spread over so many timed calls."""
+    made = papers_results()
+    about = made.rows[["measure", "model", "length", "value"]].itertuples(index=False)
+    rows = made.rows.assign(value=[change(*each) for each in about])
+    times = rows["measure"] != "memory"
+    rows.loc[times, "fastest_ms"] = rows["value"] * (1 - spread)
+    rows.loc[times, "slowest_ms"] = rows["value"] * (1 + spread)
+    rows.loc[times, "samples"] = rounds
+    return replace(made, rows=rows)
+
+
+def rivals(calls, factor, spread=0.1):
+    """Times of five rivals, one of them at a factor of MaBERT's."""
+    change = lambda measure, model, length, value: {"mabert": 1.0, "longformer": factor}.get(model, 9.0)  # noqa: E731
+    return measured(spread, calls, change)
+
+
+def curves(texts=24, scan="forward", **by_masking):
+    """Trained weights in every situation; by masking, distances from no padding on."""
+    about = [{"weights": "trained", "direction": scan, "side": side, "attention": seen} for side, seen in SITUATIONS]
+    rows = [
+        {**situation, "masking": masking, "cls": distances, "mean": [each / 2 for each in distances]}
+        for situation in about
+        for masking, distances in by_masking.items()
+    ]
+    return [("drift.json", {"texts": texts, "rows": rows})]
+
+
+def far(none, pre, post, both):
+    return {masking: [0.0, far] for masking, far in {"none": none, "pre": pre, "post": post, "pre+post": both}.items()}
 
 
 def cells(frame, first):

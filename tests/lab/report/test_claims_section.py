@@ -7,7 +7,7 @@ import pytest
 from mabert_lab.report.costs import machines
 from mabert_lab.report.found import Found
 from mabert_lab.report.verdicts import claim_tables, judged
-from tests.lab.report.test_judge import LOWEST, curves, far, measured, rivals
+from tests.lab.report.rows import LOWEST, curves, far, measured, rivals
 
 
 def tables(drifts=(), results=None):

@@ -14,18 +14,18 @@ from mabert_lab.bench.turns import Bounded
 from mabert_lab.report import paper
 from mabert_lab.report.costs import least_calls
 from mabert_lab.report.drift import SITUATIONS
-from mabert_lab.report.efficiency import NAMES, papers_results
+from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, judge, overall
 from mabert_lab.report.studies import Arm
 from mabert_lab.report.verdicts import of_paper, papers_study, verdicts_on
 from mabert_lab.study.grid import load_scale, load_study
-from tests.lab.report.rows import source
+from tests.lab.report.rows import COSTS, LOWEST, curves, far, measured, rivals, source
 from tests.lab.report.studies import LABELS
 
 QUIET, LOUD = 1e-5, 0.3
 """Deviations of scores over seeds: below and above all differences of the paper's."""
 
-SCORES, COSTS, DRIFT = ([claim for claim in CLAIMS if claim.kind == kind] for kind in ("scores", "costs", "drift"))
+SCORES, DRIFT = ([claim for claim in CLAIMS if claim.kind == kind] for kind in ("scores", "drift"))
 UNSUPPORTED = {"Sparse attention", "Without PSM, MAP is better than [CLS] pooling", "varies least on CoLA"}
 """What the paper's own tables do not bear out."""
 
@@ -70,18 +70,6 @@ def with_pretraining(made, of):
 
 def mirrored(arm, mean):
     return 1 - mean
-
-
-def measured(spread=0.0, rounds=None, change=lambda measure, model, length, value: value):
-    """The paper's memory and times, each changed, times with a spread over so many timed calls."""
-    made = papers_results()
-    about = made.rows[["measure", "model", "length", "value"]].itertuples(index=False)
-    rows = made.rows.assign(value=[change(*each) for each in about])
-    times = rows["measure"] != "memory"
-    rows.loc[times, "fastest_ms"] = rows["value"] * (1 - spread)
-    rows.loc[times, "slowest_ms"] = rows["value"] * (1 + spread)
-    rows.loc[times, "samples"] = rounds
-    return replace(made, rows=rows)
 
 
 def lifted(claim):
@@ -219,21 +207,6 @@ def test_a_claim_over_several_lengths_needs_each_and_falls_by_one(claim):
         assert verdicts(claim, results=replace(made, rows=one)) == {FAILS}
 
 
-def curves(texts=24, scan="forward", **by_masking):
-    """Trained weights in every situation; by masking, distances from no padding on."""
-    about = [{"weights": "trained", "direction": scan, "side": side, "attention": seen} for side, seen in SITUATIONS]
-    rows = [
-        {**situation, "masking": masking, "cls": distances, "mean": [each / 2 for each in distances]}
-        for situation in about
-        for masking, distances in by_masking.items()
-    ]
-    return [("drift.json", {"texts": texts, "rows": rows})]
-
-
-def far(none, pre, post, both):
-    return {masking: [0.0, far] for masking, far in {"none": none, "pre": pre, "post": post, "pre+post": both}.items()}
-
-
 DRIFTS = {
     "moves": (far(0.3, 0, 0, 0), far(1e-15, 0, 0, 0), far(2e-9, 0, 0, 0)),
     "grows": ({"none": [0.0, 0.1, 0.2, 0.3]}, {"none": [0.0, 0.3, 0.2]}, {"none": [0.0, 0.1, 0.05, 0.3]}),
@@ -308,15 +281,6 @@ def test_a_claim_needs_every_comparison_and_falls_by_one(signs, verdict):
 )
 def test_a_claim_is_decided_where_any_place_decides_it_and_depends_where_they_differ(places, verdict):
     assert overall(places) == overall(places[::-1]) == verdict
-
-
-LOWEST = next(claim for claim in COSTS if claim.claim == "MaBERT has the lowest latency at 2,048 and 4,096 tokens")
-
-
-def rivals(calls, factor, spread=0.1):
-    """Times of five rivals, one of them at a factor of MaBERT's."""
-    change = lambda measure, model, length, value: {"mabert": 1.0, "longformer": factor}.get(model, 9.0)  # noqa: E731
-    return measured(spread, calls, change)
 
 
 def too_slow(made, late):
