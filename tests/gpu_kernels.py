@@ -126,7 +126,7 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
                 name: tensor.new_zeros(batch, length, tensor.shape[2]) if tensor.dim() == 3 else tensor
                 for name, tensor in inputs.items()
             }
-            for task in operators.TASKS:
+            for task in operators.PASSES:
                 yield f"operators, {batch} x {length:,}", operators.task_of(function, long, task)
     for unpad in ("auto", "never"):
         lengths = (300, 256, 201, 280)

@@ -53,7 +53,7 @@ QUESTIONS = (
 )
 """Questions to Python's own help; `benchmarks/LOG.md` says how they were chosen."""
 
-MASKINGS = {
+WAYS = {
     "as it runs": {"unpad": "auto"},
     "padding run, three masks": {"unpad": "never", "padding_safe_masking": "exact"},
     "padding run, the paper's two": {"unpad": "never", "padding_safe_masking": "pre+post"},
@@ -275,7 +275,7 @@ def moved_by_padding(folder: Path, text: str) -> dict[str, float]:
     opened = open_model(folder)
     ids = opened.tokenizer(text, return_tensors="pt")["input_ids"]
     moved = {}
-    for name, fields in MASKINGS.items():
+    for name, fields in WAYS.items():
         model = opened.changed(**fields).plain("encoder")
         alone, changes = model(ids).last_hidden_state, []
         for sides in [(count, 0) for count in PADDINGS] + [(0, count) for count in PADDINGS]:

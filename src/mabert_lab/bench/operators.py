@@ -26,7 +26,7 @@ from mabert_lab.bench.results import measured_on, place_of, record, table, three
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
-TASKS = ("forward", "forward+backward")
+PASSES = ("forward", "forward+backward")
 LEAST, MOST, BUDGET = 3, 25, 5.0  # least and most rounds of the calls that take turns, and seconds for each call
 GPU_SHAPES, GPU_BUDGET = ((32, 512), (8, 4096), (1, 65536)), 0.5  # rows and steps on a GPU, and seconds for each call
 SAMPLE = 0.01  # seconds of a GPU's sample, so that waiting for it counts little: as many calls as that takes
@@ -251,7 +251,7 @@ def _calls(sides: dict[str, Call], inputs: dict[str, Tensor]) -> dict[tuple[str,
     return {
         (side, task): task_of(function, as_taken if side == "mamba-ssm" else inputs, task)
         for side, function in sides.items()
-        for task in TASKS
+        for task in PASSES
     }
 
 

@@ -194,7 +194,7 @@ def run(
 ) -> dict[str, Any]:
     """Measures models (see `rankers_of`), BM25 and TF-IDF, each model together with BM25, and its whole texts and best
     passages together with it, on searches of `data`, documents on which no model was trained, of all `tasks` or some,
-    and on a table of `questions` of one's own. ``scores`` are, by method, a list of `measured` for each search."""
+    and on a table of `questions` of one's own. ``scores`` are, by method, a list of `summary` for each search."""
     searches = [] if data is None else searches_of(itertools.islice(read_documents(data), DOCUMENTS))
     if tasks is not None:
         known = list(dict.fromkeys(search.name for search in searches))
@@ -208,14 +208,14 @@ def run(
 
     def add(row: str, *ways: str) -> None:
         result["scores"][row] = [
-            measured(search, together(*(scores for scores, _ in each)), sum(ms for _, ms in each))
+            summary(search, together(*(scores for scores, _ in each)), sum(ms for _, ms in each))
             for search, *each in zip(searches, *(found[way] for way in ways), strict=True)
         ]
 
     def job(name: str, ranker: Ranker, model: str | None = None) -> None:
         if model is not None:
             ranker(searches[0].texts[:1])  # untimed: kernels may be compiled on the first call
-        found[name] = [timed(ranker, search) for search in searches]
+        found[name] = [scored(ranker, search) for search in searches]
         add(name, name)
         if model is not None:
             add(f"{name}, with BM25", name, "BM25")
@@ -229,7 +229,7 @@ def run(
     return record(result, jobs, show, output, "retrieval")
 
 
-def timed(ranker: Ranker, search: Search) -> tuple[np.ndarray, float]:
+def scored(ranker: Ranker, search: Search) -> tuple[np.ndarray, float]:
     """Returns the scores, (queries, texts), and the milliseconds to index a text."""
     began = time.perf_counter()
     scores = ranker(search.texts)
@@ -237,24 +237,24 @@ def timed(ranker: Ranker, search: Search) -> tuple[np.ndarray, float]:
     return scores(search.queries), 1e3 * took / len(search.texts)
 
 
-def measured(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
+def summary(search: Search, scores: np.ndarray, ms: float) -> dict[str, Any]:
     """Sums up the scores of one method on one search: `top1` is the share of queries whose text ranks first, with its
     95% interval after Wilson (1927), `mrr10` the mean reciprocal rank within the top ten."""
-    places = places_of(scores, search.own)
-    first = int((places == 1).sum())
+    ranks = ranks_of(scores, search.own)
+    first = int((ranks == 1).sum())
     return {
         "task": search.name,
         "length": search.length,
         "texts": len(search.texts),
-        "queries": len(places),
-        "top1": first / len(places),
-        "top1_interval": list(binomtest(first, len(places)).proportion_ci(method="wilson")),
-        "mrr10": float(np.where(places <= 10, 1 / places, 0).mean()),
+        "queries": len(ranks),
+        "top1": first / len(ranks),
+        "top1_interval": list(binomtest(first, len(ranks)).proportion_ci(method="wilson")),
+        "mrr10": float(np.where(ranks <= 10, 1 / ranks, 0).mean()),
         "ms": ms,
     }
 
 
-def places_of(scores: np.ndarray, own: Sequence[int] | None = None) -> np.ndarray:
+def ranks_of(scores: np.ndarray, own: Sequence[int] | None = None) -> np.ndarray:
     """Returns the rank, from 1, of each query's own text by scores, (queries, texts); ties rank before it."""
     queries = np.arange(len(scores))
     return (scores >= scores[queries, queries if own is None else own][:, None]).sum(1)

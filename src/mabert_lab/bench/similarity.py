@@ -15,7 +15,7 @@ from mabert.infer.model import load
 from mabert_lab.bench.engines import split
 from mabert_lab.bench.results import measured_on, write
 
-TASKS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
+SPLITS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
 """Labelled splits that no model here was trained on; published embedders were trained on STS-B's `train`."""
 
 
@@ -23,13 +23,13 @@ def run(models: Sequence[str], data: str, output: Path) -> dict[str, Any]:
     """Measures models, each as its folder says, in its precision or that after a colon (``minilm:int8``), and writes a
     dated file. Returns by model Spearman's correlation between cosine and score (`stsb`) and the average precision of
     the cosine for paraphrases (`mrpc`), both times 100, with the number of pairs."""
-    pairs = {task: pairs_of(task, data, splits) for task, splits in TASKS.items()}
+    pairs = {task: pairs_of(task, data, splits) for task, splits in SPLITS.items()}
     scores: dict[str, Any] = {}
     for name in models:
         place, precision = split(name)
         embed = partial(load(place, precision=precision or None).embed, normalize=True, truncate=True, progress=False)
         scores[name] = {
-            task: {"score": 100 * measured(task, (embed(first) * embed(second)).sum(1), labels), "pairs": len(labels)}
+            task: {"score": 100 * metric_of(task, (embed(first) * embed(second)).sum(1), labels), "pairs": len(labels)}
             for task, (first, second, labels) in pairs.items()
         }
     write({"environment": measured_on(), "scores": scores}, output, "similarity")
@@ -45,7 +45,7 @@ def pairs_of(task: str, data: str, splits: Sequence[str]) -> tuple[list[str], li
     return first, second, np.asarray(labels, float)
 
 
-def measured(task: str, cosine: np.ndarray, labels: np.ndarray) -> float:
+def metric_of(task: str, cosine: np.ndarray, labels: np.ndarray) -> float:
     """Computes the task's metric, at most 1."""
     if task == "stsb":
         return float(stats.spearmanr(cosine, labels)[0])

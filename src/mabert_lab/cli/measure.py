@@ -31,7 +31,7 @@ def run_demo(options: argparse.Namespace) -> None:
     demo(options.output, options.text)
 
 
-KINDS = {
+BENCHES = {
     "ops": "the two operators",
     "models": "memory, latency and training step of MaBERT and other encoders",
     "lengths": "batches of texts of uneven lengths, with and without padding",
@@ -44,7 +44,7 @@ KINDS = {
 def add_bench(commands: Any) -> None:
     about = "measure speed, memory and quality beside other encoders, all in one run"
     added = command(commands, "bench", run_bench, about)
-    added.add_argument("what", choices=KINDS, help="; ".join(f"{kind}: {about}" for kind, about in KINDS.items()))
+    added.add_argument("what", choices=BENCHES, help="; ".join(f"{kind}: {about}" for kind, about in BENCHES.items()))
     groups: dict[tuple[str, ...], Any] = {}
     takers: dict[str, tuple[str, ...]] = {}
 

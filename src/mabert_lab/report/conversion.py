@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from mabert_lab.report.charts import COLOURS, INK, Figure, line_chart, panels, svg, with_grid
 from mabert_lab.report.document import from_template, table
 
-KINDS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}  # colour and meaning of a layer's letter
+LAYERS = {"T": (COLOURS[0], "attention"), "M": (COLOURS[1], "Mamba")}  # colour and meaning of a layer's letter
 
 FIGURES = {"cosine": "cosine", "cosine_p10": "tenth percentile", "neighbours": "neighbour found", "order": "word order"}
 """Headings of the measures within a band of lengths."""
@@ -27,7 +27,7 @@ def render(result: dict[str, Any]) -> str:
     bands, layers = outcome["agreement"]["bands"], outcome["agreement"]["layers"]
     columns = zip(outcome["pattern"], outcome["importance"], layers["core"], layers["hidden"], strict=True)
     rows = [
-        (number, KINDS[letter][1], f"{share:.3f}", "" if core is None else f"{core:.3f}", f"{hidden:.3f}")
+        (number, LAYERS[letter][1], f"{share:.3f}", "" if core is None else f"{core:.3f}", f"{hidden:.3f}")
         for number, (letter, share, core, hidden) in enumerate(columns, 1)
     ]
     heads = FIGURES | ({"answers": "same answer"} if any("answers" in own["student"] for own in bands.values()) else {})
@@ -77,7 +77,7 @@ def schedule(pattern: str, lost: Sequence[float]) -> Figure:
     """Draws a row of boxes, one per layer, each with a bar for the importance of its attention."""
     drawing, (above, below) = panels((6.4, 2.4), 2, 1, sharex=True, height_ratios=(3, 1))
     for place, (letter, share) in enumerate(zip(pattern, lost, strict=True)):
-        colour, _ = KINDS[letter]
+        colour, _ = LAYERS[letter]
         above.bar(place, share, width=0.7, color=colour)
         below.add_patch(Rectangle((place - 0.42, 0), 0.84, 1, facecolor=colour, edgecolor=INK, linewidth=0.8))
         below.text(place, 0.5, letter, color="white", ha="center", va="center", weight="bold")

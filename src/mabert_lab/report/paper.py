@@ -55,7 +55,7 @@ def _table(raw: dict[str, Any]) -> Table:
 
 
 TABLES: dict[str, Table] = {name: _table(raw) for name, raw in _CONTENT["tables"].items()}
-GLUE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0)}  # by share of the steps
+BY_SHARE = {share: TABLES[f"glue_{100 * share:g}"] for share in (0.1, 0.25, 0.5, 1.0)}  # by share of the steps
 
 HOLDS, FAILS, OPEN, UNMEASURED = "holds", "does not hold", "cannot be told", "not measured"
 DEPENDS = "depends on where"  # the verdict on a claim that holds in one place and fails in another

@@ -345,7 +345,7 @@ def _traded(gap: _Gap, compared: Comparison) -> Comparison:
 def _rising(claim: Claim, study: Study) -> list[Comparison]:
     """Compares each budget's average with that of the previous one."""
     arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
-    columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.GLUE)))
+    columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.BY_SHARE)))
     for earlier, later in [*steps, *(each for each in pairwise(sorted(arms)) if each not in steps)]:
         after, before = both = [arms.get(budget, _NO_ARM) for budget in (later, earlier)]
         lacking = [("budgets", percent(budget)) for budget in (earlier, later) if budget not in arms]

@@ -232,7 +232,7 @@ class Study:
     def table(self, budget: float) -> paper.Table | None:
         """Returns the paper's table to compare a budget's arms with; None if there is none."""
         if self.question in ("budget", "baselines"):
-            return paper.GLUE.get(budget)
+            return paper.BY_SHARE.get(budget)
         return paper.TABLES.get(self.question or "")
 
     @property

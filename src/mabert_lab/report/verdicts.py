@@ -63,7 +63,7 @@ def of_paper(claim: Claim) -> Verdict:
 def papers_study(question: str) -> Study:
     """Returns the paper's scores on a question, a value of `QUESTIONS`, as a study with one seed."""
     label = next(label for label, each in QUESTIONS.items() if each == question)
-    tables = paper.GLUE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
+    tables = paper.BY_SHARE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
     columns = tuple(Column(key, task["title"], task["metric"], key) for key, task in paper.TASKS.items())
     arms = []
     for budget, printed in tables.items():

@@ -15,7 +15,7 @@ from mabert.files.writing import locked
 from mabert.train.folder import REQUEST, RESULT
 
 FORMAT = 3  # raise this when the same cell would give another result
-UNLEARNT = ("transformers_version", "unpad")  # configuration fields that do not affect a model's weights
+WITHOUT_WEIGHTS = ("transformers_version", "unpad")  # configuration fields that do not affect a model's weights
 
 
 @dataclass(frozen=True)

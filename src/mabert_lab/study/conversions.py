@@ -24,7 +24,7 @@ from mabert.opening.uses import class_for
 from mabert.schema.check import check
 from mabert.train.folder import RunFolder
 from mabert.train.recipe import check_seeds
-from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, absolute, without
+from mabert_lab.study.cells import FORMAT, WITHOUT_WEIGHTS, Cell, absolute, without
 from mabert_lab.study.grid import Arm, ConvertSettings, Scale
 
 BLOCK = 100
@@ -92,7 +92,7 @@ class Conversions:
         config = student_config(self.known.model.config, self.known.use, **changes)
         content: dict[str, Any] = {"format": FORMAT, "kind": "conversion", **self.about, "recipe": asdict(recipe)}
         content["recipe"]["precision"] = resolve_precision(recipe.precision)
-        content["recipe"]["model"] = without(config.to_dict(), (*UNLEARNT, "layer_pattern", "layer_types"))
+        content["recipe"]["model"] = without(config.to_dict(), (*WITHOUT_WEIGHTS, "layer_pattern", "layer_types"))
         if learns(recipe.pattern):
             content |= {"tokens": TOKENS, "text": self.text}
         teacher = str(self.asked.teacher)

@@ -25,7 +25,7 @@ from mabert.train.finetune_run import OF_MABERT, epochs_of, tuned_config
 from mabert.train.pretrain_run import FREE, model_config
 from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
 from mabert.train.vocabulary import find_tokenizer
-from mabert_lab.study.cells import FORMAT, UNLEARNT, Cell, CellFiles, absolute, without
+from mabert_lab.study.cells import FORMAT, WITHOUT_WEIGHTS, Cell, CellFiles, absolute, without
 from mabert_lab.study.conversions import Conversions
 from mabert_lab.study.grid import Arm, Scale, Study
 from mabert_lab.study.tasks import LoadedTask
@@ -107,7 +107,7 @@ class Planner:
         recipe = dataclasses.replace(recipe, tokenizer=str(folder.resolve()))
         config = model_config(recipe, tokenizer)
         named = without(as_mapping(recipe), (*CUT, "data.sources", "data.cache", "tokenizer"))
-        named["model"] = without(config.to_dict(), UNLEARNT)
+        named["model"] = without(config.to_dict(), WITHOUT_WEIGHTS)
         named["training"]["precision"] = resolve_precision(recipe.training.precision)
         content = {"format": FORMAT, "tokens": TOKENS, "kind": "pretraining", "recipe": named}
         content |= {"text": self.text(recipe.data), "vocabulary": fingerprint(tokenizer)}

@@ -114,7 +114,7 @@ def test_too_few_documents_are_counted():
 @given(st.integers(0, 1000), st.integers(2, 8))
 def test_places_are_those_of_a_sorted_list_and_ties_come_first(seed, number):
     scores = np.random.default_rng(seed).integers(0, 4, (number, number)).astype(float)
-    for query, place in enumerate(retrieval.places_of(scores)):
+    for query, place in enumerate(retrieval.ranks_of(scores)):
         others = sorted(np.delete(scores[query], query), reverse=True)
         assert place == 1 + sum(score >= scores[query, query] for score in others)
 
@@ -135,7 +135,7 @@ def test_bm25_is_its_formula():
 @pytest.mark.parametrize("ranker", BY_WORDS.values(), ids=BY_WORDS)
 def test_words_find_what_has_them(ranker):
     search = retrieval.by_second_half([" ".join([word, *WORDS[:20], word]) for word in ("alpha", "beta", "gamma")])
-    found = retrieval.measured(search, *retrieval.timed(ranker, search))
+    found = retrieval.summary(search, *retrieval.scored(ranker, search))
     assert (found["top1"], found["mrr10"], found["texts"], found["queries"]) == (1, 1, 3, 3)
     assert found["ms"] > 0
 

@@ -90,6 +90,6 @@ def like_the_paper(table, budget=0.1, columns=("cola", "rte")):
     ]
 
 
-def of_all_budgets(columns=("cola", "rte"), shares=tuple(paper.GLUE)):
+def of_all_budgets(columns=("cola", "rte"), shares=tuple(paper.BY_SHARE)):
     """Such rows at each share of the steps."""
     return [each for share in shares for each in like_the_paper(f"glue_{100 * share:g}", share, columns)]

@@ -10,7 +10,7 @@ from mabert_lab.report import paper
 from mabert_lab.report.costs import HEADLINE_LENGTH
 from mabert_lab.report.efficiency import papers_results
 from mabert_lab.report.efficiency import ratio as ratio_of
-from mabert_lab.report.paper import GLUE, TABLES, TASKS
+from mabert_lab.report.paper import BY_SHARE, TABLES, TASKS
 from tests.lab.report.rows import source
 
 MMT = "MMTMMTMMTMMT"
@@ -82,7 +82,7 @@ def test_a_row_that_stands_twice_is_the_same_and_cls_pooling_is_map_only_in_ever
     full = TABLES["glue_100"].mean.loc["mabert"]
     assert (full == TABLES["components"].mean.loc["full"]).all()
     assert (full == TABLES["pooling"].mean.loc["map"]).all()
-    assert (TABLES["pattern"].mean.loc[MMT] == GLUE[0.1].mean.loc["mabert"]).all()
+    assert (TABLES["pattern"].mean.loc[MMT] == BY_SHARE[0.1].mean.loc["mabert"]).all()
     assert (TABLES["pooling"].mean.loc["cls"] == TABLES["components"].mean.loc["map_only"]).all()
     differs = TABLES["pooling"].std.loc["cls"] != TABLES["components"].std.loc["map_only"]
     assert list(differs[differs].index) == ["cola"]
@@ -96,8 +96,8 @@ def test_memory_is_the_weights_and_a_little_more_in_mib_only():
 
 
 def test_averages_are_of_the_tasks_asked_for_and_rise_with_the_budget():
-    assert GLUE[1.0].average("mabert", ("cola", "sst2")) == pytest.approx((0.676 + 0.933) / 2)
+    assert BY_SHARE[1.0].average("mabert", ("cola", "sst2")) == pytest.approx((0.676 + 0.933) / 2)
     with pytest.raises(KeyError):
-        GLUE[1.0].average("mabert", ("stsb",))
-    for earlier, later in pairwise(GLUE.values()):
+        BY_SHARE[1.0].average("mabert", ("stsb",))
+    for earlier, later in pairwise(BY_SHARE.values()):
         assert all(earlier.average(model) < later.average(model) for model in paper.MODELS)
