@@ -26,6 +26,7 @@ from mabert.model.config import MaBertConfig
 from mabert.model.graphs import Captured
 from mabert.model.prepack import prepack
 from mabert.opening.opened import open_model
+from mabert_lab.bench.notation import split
 
 Engine = Callable[[PreTrainedModel], Callable[..., Any]]
 
@@ -159,12 +160,6 @@ def contender(name: str) -> Contender:
         message = f"there is no model {model!r}; there are {known}, minilm, model folders and names of the hub"
         raise ValueError(message) from None
     return Contender(family_of(config), engine, config)
-
-
-def split(name: str) -> tuple[str, str]:
-    """Splits a contender's name into model and engine; a path may contain a colon too."""
-    model, colon, engine = name.rpartition(":")
-    return (model, engine) if colon and "/" not in engine else (name, "")
 
 
 def title_of(name: str) -> str:

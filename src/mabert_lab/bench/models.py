@@ -15,8 +15,9 @@ from mabert.machine.environment import fast_dtype
 from mabert.schema.check import Checked
 from mabert.schema.ranges import Range, Read, Tokens
 from mabert_lab.bench.engines import contender, title_of
+from mabert_lab.bench.notation import digits
 from mabert_lab.bench.profiles import Cell, Dtype, Profile
-from mabert_lab.bench.results import measured_on, record, table, three_digits
+from mabert_lab.bench.results import measured_on, record, table
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 
@@ -120,7 +121,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
             unit, number = "MiB", "peak_mib"
         else:
             unit, number = ("tokens a second", "tokens_per_second") if batches else ("ms", "median_ms")
-        cell = three_digits(row[number]) if row["status"] == "measured" else row["status"]
+        cell = digits(row[number]) if row["status"] == "measured" else row["status"]
         lines = tables.setdefault((row["measure"], unit, row["profile"], row["dtype"]), {})
         lines.setdefault(row["model"], {})[row["length"], row["batch"] * batches] = cell
     for (measure, unit, profile, dtype), lines in tables.items():

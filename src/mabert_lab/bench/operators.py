@@ -22,7 +22,8 @@ from torch.nn.functional import conv1d, silu, softplus
 from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
-from mabert_lab.bench.results import measured_on, place_of, record, table, three_digits, times_of
+from mabert_lab.bench.notation import digits
+from mabert_lab.bench.results import measured_on, place_of, record, table, times_of
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
@@ -315,7 +316,7 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
         {"forward": "fwd", "forward+backward": "fwd+bwd"}[row["task"]],
         row["side"],
         *times_of(row),
-        "" if row["side"] == "mabert" else f"{three_digits(row['ratio'])}x",
+        "" if row["side"] == "mabert" else f"{digits(row['ratio'])}x",
         remark,
     )
 

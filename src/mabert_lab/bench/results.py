@@ -7,7 +7,6 @@ that everything runs: their numbers say nothing.
 
 import datetime
 import json
-import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_json
 from mabert.machine.environment import environment
 from mabert.machine.progress import Bar
+from mabert_lab.bench.notation import digits
 
 
 def measured_on() -> dict[str, Any]:
@@ -118,18 +118,13 @@ def in_short(row: Mapping[str, Any]) -> str:
     if row.get("status", "measured") != "measured":
         return f"{what} {row['status']}: {row['reason']}"
     units = {"median_ms": "ms", "tokens_per_second": "tokens/s", "peak_mib": "MiB"}
-    numbers = [f"{three_digits(row[field])} {unit}" for field, unit in units.items() if row.get(field) is not None]
+    numbers = [f"{digits(row[field])} {unit}" for field, unit in units.items() if row.get(field) is not None]
     return f"{what} {', '.join(numbers)}"
-
-
-def three_digits(number: float) -> str:
-    """Formats a positive number with at least three digits."""
-    return f"{number:,.{max(0, 2 - math.floor(math.log10(number)))}f}"
 
 
 def times_of(row: Mapping[str, Any]) -> tuple[str, str]:
     """Returns a row's median and its range, in milliseconds."""
-    return three_digits(row["median_ms"]), "-".join(three_digits(row[end]) for end in ("fastest_ms", "slowest_ms"))
+    return digits(row["median_ms"]), "-".join(digits(row[end]) for end in ("fastest_ms", "slowest_ms"))
 
 
 def place_of(result: Mapping[str, Any]) -> str:

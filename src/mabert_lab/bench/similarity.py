@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 from mabert.data.glue import load_glue
 from mabert.data.tasks import column
 from mabert.infer.model import load
-from mabert_lab.bench.engines import split
+from mabert_lab.bench.notation import split
 from mabert_lab.bench.results import measured_on, write
 
 SPLITS = {"stsb": ("validation",), "mrpc": ("train", "validation")}

@@ -190,8 +190,8 @@ def given(**options: Any) -> dict[str, Any]:
 def report_on(files: list[str], output: Path) -> None:
     """Writes tables and figures of efficiency results to a folder."""
     from mabert_lab.report.charts import on_paper
-    from mabert_lab.report.costs import efficiency_page, engines_page
     from mabert_lab.report.found import find
+    from mabert_lab.report.whole import efficiency_page, engines_page
 
     (found,) = find(files, apart=False)
     pages = {}

@@ -1,11 +1,9 @@
-"""Memory and times, of models and of engines: tables and figures over length, and the claims that they decide."""
+"""Memory and times: tables and figures over length, and the claims that they decide."""
 
 import math
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
@@ -15,9 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from mabert_lab.bench.bounds import chance_apart
+from mabert_lab.bench.notation import digits
 from mabert_lab.report import efficiency, paper
-from mabert_lab.report.charts import COLOURS, DASHED, INK, LOOKS, panels, svg, with_grid
-from mabert_lab.report.document import MISSING, Page, page, table, written
+from mabert_lab.report.charts import DASHED, INK, LOOKS, panels, svg, with_grid
+from mabert_lab.report.document import MISSING, table, thousands
 from mabert_lab.report.efficiency import MEASURES, NAMES, Condition, Results, code_of, machine_of, ratio, spans
 from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Needs, Verdict, verdict_on
 from mabert_lab.report.studies import LEVEL
@@ -30,11 +29,6 @@ GROUPS: dict[str, Sequence[str]] = {
 
 HEADLINE_LENGTH = 4096  # length in tokens of the paper's headline
 PRINTED = [paper.TABLES[name] for name in ("parameters", *MEASURES)]  # the paper's tables of sizes and costs
-
-
-def efficiency_page(results: Results) -> Page:
-    costs = sys.modules[__name__]
-    return page("efficiency.md", "Efficiency over length", results=results, folded=False, costs=costs, paper=paper)
 
 
 def headlines(results: Results) -> pd.DataFrame:
@@ -94,9 +88,9 @@ def measured_table(results: Results, rows: pd.DataFrame, measure: str) -> pd.Dat
     shown = rows.apply(_cell, axis=1)
     cells = shown.mask(lowest, "**" + shown + "**").unstack("length", fill_value=MISSING)
     cells = cells.loc[rows.index.unique("model")]
-    cells.columns = _heads(cells.columns)
+    cells.columns = thousands(cells.columns)
     if memory := measure == "memory":
-        weights = rows["weights_mib"].groupby(level="model").agg(["min", "max"]).dropna().map(four_digits)
+        weights = rows["weights_mib"].groupby(level="model").agg(["min", "max"]).dropna().map(digits, least=4)
         counts = {model: f"{count / 1e6:,.3f}" for model, count in results.parameters.items()}
         cells.insert(0, "params (M)", cells.index.map(lambda model: counts.get(model, MISSING)))
         ends = {model: "-".join(dict.fromkeys(each)) for model, *each in weights.itertuples()}
@@ -116,12 +110,8 @@ def ratio_table(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
             body.append((name, *(_ratio(own, length, rivals) for length in lengths)))
     for name, own in (("lowest measured rival", rows), ("lowest rival, in the paper", printed[measure])):
         body.append((name, *(_lowest(own, length) for length in lengths)))
-    return table(f"Ratios to MaBERT, {MEASURES[measure]}", ["a rival's number over MaBERT's", *_heads(lengths)], body)
-
-
-def four_digits(value: float) -> str:
-    """Formats a positive number with four significant digits, or with all digits before the point."""
-    return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"
+    head = ["a rival's number over MaBERT's", *thousands(lengths)]
+    return table(f"Ratios to MaBERT, {MEASURES[measure]}", head, body)
 
 
 def origins(results: Results, condition: Condition) -> list[str]:
@@ -138,8 +128,8 @@ def origins(results: Results, condition: Condition) -> list[str]:
 def _cell(row: pd.Series) -> str:
     if row["value"] > 0:
         ends = (row["fastest_ms"], row["slowest_ms"])
-        spread = f" ({'-'.join(map(four_digits, ends))}, {row['samples']:.0f})" if ends[0] > 0 else ""
-        return four_digits(row["value"]) + spread
+        spread = f" ({'-'.join(digits(end, 4) for end in ends)}, {row['samples']:.0f})" if ends[0] > 0 else ""
+        return digits(row["value"], 4) + spread
     if row["at_least"] > 0:
         return f"{row['status']} (> {row['at_least']:,g} s)"
     clear = pd.isna(row["reason"]) or row["status"] == "out of memory"
@@ -148,7 +138,7 @@ def _cell(row: pd.Series) -> str:
 
 def _settings(rows: pd.DataFrame) -> str:
     """Describes a model's setting, with lengths if it changed."""
-    lengths = {name: _heads(own["length"]) for name, own in rows.groupby("setting", sort=False)}
+    lengths = {name: thousands(own["length"]) for name, own in rows.groupby("setting", sort=False)}
     return "; ".join(f"{name} ({', '.join(at)})" if len(lengths) > 1 else str(name) for name, at in lengths.items())
 
 
@@ -167,13 +157,9 @@ def _notes(rows: pd.DataFrame) -> list[str]:
         )
     runs = rows.groupby([each.name for each in rows["source"]], sort=False)["length"].unique()
     if len(runs) > 1:
-        named = "; ".join(f"{name} ({', '.join(_heads(sorted(lengths)))})" for name, lengths in runs.items())
+        named = "; ".join(f"{name} ({', '.join(thousands(sorted(lengths)))})" for name, lengths in runs.items())
         notes.append(f"Of several runs, and only what is of one compares closely: {named}.")
     return notes
-
-
-def _heads(lengths: Iterable[int]) -> list[str]:
-    return [f"{length:,}" for length in lengths]
 
 
 def _ratio(rows: pd.DataFrame | None, length: int, rivals: Sequence[str]) -> str:
@@ -282,72 +268,6 @@ def least_calls(comparisons: int = 1) -> tuple[int, int]:
     return next(pair for pair in pairs if comparisons * chance_apart(*pair) < 1 - LEVEL)
 
 
-def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
-    """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
-    return page("engines.md", "Models in their engines", files=list(files), costs=sys.modules[__name__])
-
-
-def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
-    rows = pd.DataFrame(content["rows"])
-    return rows[rows["measure"] == "latency"].assign(title=lambda own: own["model"].map(contender_title))
-
-
-def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Makes a table of milliseconds by length, one row per contender, with the rows of `speeds` below."""
-    lengths = sorted(rows["length"].unique())
-    lines = [(title, *(written(own[n], "{:,.0f}") for n in lengths)) for title, own in _medians(rows).iterrows()]
-    for title, own in speeds(rows).iterrows():
-        speed = (written(own[n], "**{:.2f}**") for n in lengths)
-        lines.append((f"**{title}: its speed, in the fastest rival's**", *speed))
-    dtype, samples = rows["dtype"].iloc[0], rows["samples"].dropna()
-    notes = [f"Medians of {samples.min():.0f} to {samples.max():.0f} calls, {dtype}; {name}."]
-    settings = rows.dropna(subset="setting").groupby("title", sort=False)["setting"].unique()
-    notes += ["; ".join(f"{title}: {' or '.join(given)}" for title, given in settings.items()) + "."]
-    missing = rows[rows["median_ms"].isna()]
-    notes += [f"{row.title} at {row.length:,} tokens: {row.reason}." for row in missing.itertuples()]
-    return table("Latency of a forward, ms", ("", *_heads(lengths)), lines, notes)
-
-
-def speeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns by title and length how many times as fast each of ours is as the fastest rival of its precision."""
-    medians = _medians(rows)
-    ours, short = medians.index.str.startswith(NAMES["mabert"]), medians.index.str.endswith("int8")
-    rivals = {kind: medians[~ours & (short == kind)].min() for kind in (False, True)}
-    return pd.DataFrame({title: rivals[title.endswith("int8")] / medians.loc[title] for title in medians.index[ours]}).T
-
-
-def _medians(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.pivot(index="title", columns="length", values="median_ms").reindex(rows["title"].unique())
-
-
-def speed_over_length(rows: pd.DataFrame) -> str | None:
-    """Draws `speeds` over length, with a line at the fastest rival; None if there is none of ours or no rival."""
-    found = speeds(rows).dropna(how="all")
-    if not len(found):
-        return None
-    figure, axes = panels((7.0, 3.4))
-    places = range(len(found.columns))
-    colours: dict[str, str] = {}
-    for title, own in found.iterrows():
-        model = title.removesuffix(", int8")
-        colour = colours.setdefault(model, COLOURS[len(colours) % len(COLOURS)])
-        axes.plot(places, own, "-" if model == title else "--", marker="o", ms=4, color=colour, label=title)
-    axes.axhline(1, color=INK, linewidth=1)
-    axes.annotate("the fastest rival", (places[-1], 1), (0, -4), textcoords="offset points", ha="right", va="top")
-    axes.set_xticks(places, _heads(found.columns))
-    with_grid(axes, xlabel="tokens", ylabel="times as fast", ylim=(0, None))
-    figure.legend(loc="outside right center", frameon=False, fontsize="small", reverse=True)
-    return svg(figure)
-
-
-def contender_title(name: str) -> str:
-    """Returns a contender's title in tables: ``bert:openvino`` is BERT, openvino."""
-    model, _, engine = name.partition(":")
-    family, _, preset = model.partition("-")
-    words = [NAMES[family], preset] if family in NAMES else [Path(model).name]
-    return ", ".join(word for word in (*words, engine) if word)
-
-
 def scaling_chart(results: Results, condition: Condition) -> str | None:
     """Draws one log-log panel per measure over length, with the spread of our numbers; None if there is no data."""
     tables = {each: rows for each, rows in results.tables[condition].items() if rows["value"].notna().any()}
@@ -421,5 +341,5 @@ def _strokes(model: str) -> dict[str, Any]:
 def _over_lengths(axes: Axes, lengths: Sequence[int]) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, _heads(lengths), rotation=45, fontsize="small")
+    axes.set_xticks(lengths, thousands(lengths), rotation=45, fontsize="small")
     with_grid(axes, xlabel="tokens")

@@ -116,6 +116,10 @@ def written(value: float | None, form: str = "{:.3f}", unit: float = 1) -> str:
     return MISSING if value is None or math.isnan(value) else form.format(value * unit if unit != 1 else value)
 
 
+def thousands(numbers: Iterable[int]) -> list[str]:
+    return [f"{number:,}" for number in numbers]
+
+
 def plain(text: object) -> str:
     """Puts text on one line and escapes Markdown blocks and HTML, since titles and notes may be user input."""
     return " ".join(str(text).split()).replace("<", "&lt;")

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import escape
 
-from mabert_lab.report import costs, drift, efficiency, paper, scores
+from mabert_lab.report import costs, drift, efficiency, engines, paper, scores
 from mabert_lab.report.charts import on_paper
 from mabert_lab.report.document import Page, page, plain, table
 from mabert_lab.report.found import Found
@@ -30,6 +30,15 @@ def report(every: Sequence[Found], verdicts: Mapping[str, pd.DataFrame], folder:
     shown: dict[str, Any] = {"every": every, "few": few, "claims": claim_tables(every, verdicts)}
     shown |= {"absent": absent(every), "origins": _origins(every), "folded": True}
     return page("report.md", TITLE, folder, **shown, costs=costs, drift=drift, paper=paper, scores=scores)
+
+
+def efficiency_page(results: efficiency.Results) -> Page:
+    return page("efficiency.md", "Efficiency over length", results=results, folded=False, costs=costs, paper=paper)
+
+
+def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
+    """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
+    return page("engines.md", "Models in their engines", files=list(files), engines=engines)
 
 
 def absent(every: Sequence[Found]) -> list[paper.Table]:

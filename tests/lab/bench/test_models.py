@@ -9,8 +9,8 @@ from mabert_lab import cli
 from mabert_lab.bench import lengths, models, worker
 from mabert_lab.bench.models import Plan
 from mabert_lab.bench.turns import Protocol
-from mabert_lab.report.costs import efficiency_page
 from mabert_lab.report.found import find
+from mabert_lab.report.whole import efficiency_page
 
 PROFILES = ("paper", "stock", "best")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mabert_lab.bench import results
-from mabert_lab.bench.results import in_short, measured_on, record, three_digits
+from mabert_lab.bench.results import in_short, measured_on, record
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,3 @@ def test_the_sources_are_known_by_their_content(monkeypatch, tmp_path):
 )
 def test_a_row_in_short_has_its_numbers_or_why_it_has_none(row, said):
     assert in_short(row) == said
-
-
-def test_numbers_have_three_digits():
-    assert [three_digits(number) for number in (0.00123, 1.234, 12.34, 1234.5)] == ["0.00123", "1.23", "12.3", "1,234"]

@@ -5,9 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mabert_lab.bench.bounds import chance_apart
-from mabert_lab.report.costs import efficiency_page, four_digits, headlines, measured_table, ratio_table
+from mabert_lab.report.costs import headlines, measured_table, ratio_table
 from mabert_lab.report.efficiency import NAMES, ratio
 from mabert_lab.report.paper import BASELINES
+from mabert_lab.report.whole import efficiency_page
 from tests.lab.report.rows import CPU, GPU, SLOW, cells, efficiency, raw, whole
 
 BERT = ("bert", 128)
@@ -182,7 +183,3 @@ def test_headlines_explain_a_mean_over_fewer_rivals(load, slow):
     table = headlines(load(rows))
     assert list(table["latency"])[-1] == ("\N{GREATER-THAN OR EQUAL TO} 13.60 (2.00 over 4 of 5)" if slow else "2.00")
     assert any("stopped as too slow" in note for note in table.attrs["notes"]) == bool(slow)
-
-
-def test_numbers_have_four_digits():
-    assert [*map(four_digits, (0.012345, 5.2199, 123.456, 98765.4))] == ["0.01235", "5.220", "123.5", "98,765"]

@@ -2,8 +2,11 @@
 
 import pytest
 
-from mabert_lab.report.costs import contender_title, engines_page, latencies, latency_table, speed_over_length
+from mabert.baselines.registry import FAMILIES
+from mabert_lab.bench.engines import PRESETS, title_of
 from mabert_lab.report.document import markdown
+from mabert_lab.report.engines import contender_title, latencies, latency_table, speed_over_length, speeds
+from mabert_lab.report.whole import engines_page
 from tests.lab.report.rows import efficiency, raw
 
 TIMES = {
@@ -36,12 +39,15 @@ def test_what_was_not_measured_is_told_with_its_reason():
     assert "BERT at 512 tokens: out of memory." in markdown(latency_table("a.json", latencies(content())))
 
 
-@pytest.mark.parametrize(
-    ("name", "title"),
-    [("mabert-fast:int8", "MaBERT, fast, int8"), ("bert:openvino", "BERT, openvino"), ("runs/own", "own")],
-)
-def test_names_are_said_as_tables_say_them(name, title):
-    assert contender_title(name) == title
+@pytest.mark.parametrize("engine", ["", ":openvino"])
+@pytest.mark.parametrize("name", [*FAMILIES, *PRESETS, "minilm", "bert-base-uncased", "runs/mabert-old", "a:b/own"])
+def test_the_page_and_the_console_name_contenders_alike(name, engine):
+    assert contender_title(name + engine) == title_of(name + engine)
+
+
+def test_ours_are_told_by_name():
+    rows = [raw("latency", model, 128, 10.0) for model in ("minilm", "runs/mabert-old", "bert")]
+    assert list(speeds(latencies(efficiency(rows))).index) == ["minilm"]
 
 
 def test_each_file_has_a_figure_and_a_table():
