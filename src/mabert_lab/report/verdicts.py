@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report import costs, drift, paper, scores
+from mabert_lab.report import costs, drift, paper, score_claims
 from mabert_lab.report.document import table
 from mabert_lab.report.efficiency import Results, papers_results
 from mabert_lab.report.found import Found
@@ -40,7 +40,7 @@ def verdicts_on(
 ) -> list[Verdict]:
     """Judges a claim at every place where it was measured, or once if nowhere."""
     if claim.kind == "scores":
-        own = list(scores.of_studies(claim, studies))
+        own = list(score_claims.of_studies(claim, studies))
         needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
     elif claim.kind == "costs":
         own, needs = [] if results is None else list(costs.of_results(claim, results)), "`mabert bench models`"
@@ -56,7 +56,7 @@ def of_paper(claim: Claim) -> Verdict:
         return Verdict(claim, "the paper", "", "curves without numbers")
     if claim.kind == "costs":
         return next(costs.of_results(claim, papers_results()))
-    return next(scores.of_studies(claim, [papers_study(claim.rule["asks"][-1])]))
+    return next(score_claims.of_studies(claim, [papers_study(claim.rule["asks"][-1])]))
 
 
 @cache
