@@ -20,6 +20,7 @@ from mabert.ops import depthwise_conv1d, explain, portable, selective_scan, use_
 from tests.conversion.helpers import saved_teacher
 from tests.model import helpers
 from tests.model.helpers import MAKINGS
+from tests.tolerances import OUTPUTS
 from tests.train.helpers import of_family, tokenizer
 
 KINDS = {
@@ -224,7 +225,7 @@ def test_the_portable_operators_keep_the_contract_with_holes_too(mode, reverse):
     module = Operators(mode, reverse)
     with use_backend("portable"):
         program = torch.export.export(module, given)
-    torch.testing.assert_close(program.module()(*given), module(*given), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(program.module()(*given), module(*given), **OUTPUTS)
 
 
 @pytest.mark.parametrize("name", ["onnx", "onnxscript", "onnxruntime", "openvino"])

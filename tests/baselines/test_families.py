@@ -19,6 +19,7 @@ from mabert.model.embeddings import stretch
 from mabert.opening.opened import open_model
 from mabert.opening.uses import build
 from tests.baselines.helpers import NAMES, PAD, SIZES, VOCAB, small, small_config
+from tests.tolerances import OUTPUTS
 
 PUBLISHED = {
     "bert": 109.484,
@@ -176,7 +177,7 @@ def test_the_head_scores_token_vectors_as_the_whole_model_does(name):
         whole = model(input_ids=ids).logits
         hidden = model.base_model(ids).last_hidden_state
         parts = FAMILIES[name].token_scores(model, hidden[:, 3:5])
-    torch.testing.assert_close(parts, whole[:, 3:5], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(parts, whole[:, 3:5], **OUTPUTS)
 
 
 @pytest.mark.parametrize("length", [30, 128, 600])
@@ -263,7 +264,7 @@ def test_a_saved_model_is_opened_for_every_use(name, tmp_path):
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
         # transformers' own, which sums in another order where ours is sped up.
-        torch.testing.assert_close(plain(input_ids=ids).logits, model(input_ids=ids).logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(plain(input_ids=ids).logits, model(input_ids=ids).logits, **OUTPUTS)
         expected = model.base_model(ids).last_hidden_state
         assert torch.equal(encoder(ids).last_hidden_state, expected)
         classifier = open_model(tmp_path).with_new_head().eval()

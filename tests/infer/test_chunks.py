@@ -16,6 +16,7 @@ from mabert.infer.answers import TextOptions
 from mabert.infer.texts import chunks
 from mabert.machine.progress import Bar
 from tests.infer.conftest import Counted
+from tests.tolerances import VECTORS
 
 WORDS = ["the bird sings", "a river", "the old stone house", "wind"]
 HOW = TextOptions(progress=False)
@@ -47,7 +48,7 @@ def test_answers_are_those_of_all_texts_at_once(masked_lm, classifier, monkeypat
     labels = labelling.predict(texts, texts[::-1], deterministic=True)
     guesses = embedding.fill_mask([f"[MASK] {text}" for text in texts], deterministic=True)
     monkeypatch.setattr(chunking, *limit)
-    np.testing.assert_allclose(embedding.embed(texts), vectors, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(embedding.embed(texts), vectors, **VECTORS)
     np.testing.assert_array_equal(embedding.embed(texts, deterministic=True), alone)
     assert labelling.predict(texts, texts[::-1], deterministic=True) == labels
     assert embedding.fill_mask([f"[MASK] {text}" for text in texts], deterministic=True) == guesses

@@ -18,7 +18,7 @@ from mabert.model.prepack import Int8Linear, PackedLinear, can_prepack
 from mabert.opening.opened import open_model
 from mabert.ops import int8
 from tests.infer.conftest import saved
-from tests.tolerances import TOLERANCES
+from tests.tolerances import TOLERANCES, VECTORS
 
 TEXTS = ["the bird sings", "a river", "the old stone house holds a small cold light", "wind", "bird bird bird bird"]
 MASKED = ["the [MASK] sings", "a [MASK] under the [MASK]"]
@@ -185,7 +185,7 @@ def test_only_a_model_that_pools_by_attention_runs_text_by_text(words, tmp_path,
     rows_seen.clear()
     mabert.load(folder).predict(TEXTS)
     assert rows_seen == [(1, total_of(count)) for count in tokens]
-    np.testing.assert_allclose(together, mabert.load(folder).embed(TEXTS, deterministic=True), rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(together, mabert.load(folder).embed(TEXTS, deterministic=True), **VECTORS)
 
 
 def test_a_model_opened_in_8_bits_says_nearly_what_it_says_or_that_it_has_none(masked_lm, tmp_path, words):

@@ -20,6 +20,7 @@ from tests.conversion.helpers import saved_teacher
 from tests.data.conftest import KINDS
 from tests.infer.conftest import saved
 from tests.refusal import refusal
+from tests.tolerances import VECTORS
 from tests.train.helpers import TEXT
 
 SENTENCES = ["the bird sings.", "A river!", "the old stone house holds a small cold light?", "Wind"]
@@ -30,7 +31,6 @@ TEXTS = [LONG, "", "the bird sings.", " \n", f"  {ODD}\n", "\u200b", "light. " *
 
 CHARACTERS = st.text(st.sampled_from("aBé1 .!?\n。\uff01、\"'」)J\u200bß日İ"), max_size=120)
 MARKS = st.text(st.sampled_from("aB.!? \n。"), max_size=60)
-CLOSE = {"rtol": 1e-5, "atol": 2e-6}
 
 
 def tokens_of(text):
@@ -172,7 +172,7 @@ def test_any_text_is_cut_to_fit_and_in_the_same_places_in_context(model, text, l
 @pytest.mark.parametrize("way", [{}, {"pooling": "cls"}, {"normalize": True}])
 def test_a_passage_alone_has_the_vector_of_its_text(model, way):
     found = asked(model, **way)
-    np.testing.assert_allclose(found.vectors, model.embed(slices(TEXTS, found), progress=False, **way), **CLOSE)
+    np.testing.assert_allclose(found.vectors, model.embed(slices(TEXTS, found), progress=False, **way), **VECTORS)
     alone = asked(model, deterministic=True, **way)
     vectors = model.embed(slices(TEXTS, alone), deterministic=True, progress=False, **way)
     np.testing.assert_array_equal(alone.vectors, vectors)
@@ -182,11 +182,11 @@ def test_a_passage_alone_has_the_vector_of_its_text(model, way):
 def test_vectors_do_not_depend_on_batches_windows_or_neighbours(model, context, monkeypatch):
     found, alone = asked(model, context=context), asked(model, context=context, deterministic=True)
     few = asked(model, context=context, batch_tokens=1)
-    np.testing.assert_allclose(few.vectors, found.vectors, **CLOSE)
+    np.testing.assert_allclose(few.vectors, found.vectors, **VECTORS)
     turned = asked(model, TEXTS[::-1], context=context)
     order = np.lexsort((turned.start, len(TEXTS) - 1 - turned.text))
     np.testing.assert_array_equal(turned.start[order], found.start)
-    np.testing.assert_allclose(turned.vectors[order], found.vectors, **CLOSE)
+    np.testing.assert_allclose(turned.vectors[order], found.vectors, **VECTORS)
     monkeypatch.setattr(chunking, "CHUNK_TEXTS", 2)
     for one, same in zip(asked(model, context=context, deterministic=True), alone, strict=True):
         np.testing.assert_array_equal(one, same)
@@ -210,7 +210,7 @@ def test_in_context_the_mean_of_a_texts_passages_is_the_texts(model):
         counts = np.diff([0, *(first[1:] + 1), len(ends) + 2])  # [CLS] is the first one's, [SEP] the last one's
         assert len(counts) >= 3
         mean = (counts[:, None] * found.vectors).sum(0) / counts.sum()
-        np.testing.assert_allclose(mean, model.embed([text], progress=False)[0], **CLOSE)
+        np.testing.assert_allclose(mean, model.embed([text], progress=False)[0], **VECTORS)
 
 
 def test_in_context_a_passage_knows_its_text_and_alone_it_does_not(model):
@@ -232,9 +232,9 @@ def test_a_prompt_and_lower_case_are_part_of_what_is_read_and_not_of_the_places(
     prepared = [model.opened.sentences.prepared(each) for each in slices(texts, found)]
     assert 18 <= max(map(len, model.opened.tokenizer(prepared)["input_ids"])) <= 20
     assert {each[-1] for each in slices(texts, found)} == {".", "d"}
-    np.testing.assert_allclose(found.vectors, model.embed(slices(texts, found), progress=False), **CLOSE)
+    np.testing.assert_allclose(found.vectors, model.embed(slices(texts, found), progress=False), **VECTORS)
     within = asked(model, texts, 20, context=True, max_length=40, truncate=True)
-    np.testing.assert_allclose(within.vectors[-1:], model.embed(texts[1:], progress=False), **CLOSE)
+    np.testing.assert_allclose(within.vectors[-1:], model.embed(texts[1:], progress=False), **VECTORS)
     assert len(within.vectors) < len(found.vectors)
 
 
@@ -250,7 +250,7 @@ def test_in_context_longer_texts_are_refused_or_cut_and_told(model, caplog):
         assert most - 2 <= len(model.opened.tokenizer(read)["input_ids"]) <= most
         if most == 16:
             vectors = model.embed(texts, max_length=most, truncate=True, progress=False)
-            np.testing.assert_allclose(found.vectors, vectors, **CLOSE)
+            np.testing.assert_allclose(found.vectors, vectors, **VECTORS)
 
 
 @pytest.mark.parametrize("context", [False, True])
@@ -323,14 +323,14 @@ def test_the_command_writes_places_beside_an_npy_and_else_in_the_rows(capsys, ma
     assert capsys.readouterr().out.splitlines() == [line.format(len(places)) for line in told]
     vectors = np.load("v.npy", allow_pickle=False)
     assert vectors.dtype == np.float32
-    np.testing.assert_allclose(vectors, wanted.vectors, **CLOSE)
+    np.testing.assert_allclose(vectors, wanted.vectors, **VECTORS)
     assert list(map(json.loads, Path("v.passages.jsonl").read_text().splitlines())) == places
     assert main(command) == 0
     assert main([*command, "-o", "v.jsonl"]) == 0
     for lines in (capsys.readouterr().out.splitlines()[: len(places)], Path("v.jsonl").read_text().splitlines()):
         found = list(map(json.loads, lines))
         assert {tuple(each) for each in found} == {("text", "start", "end", "vector")}
-        np.testing.assert_allclose([each.pop("vector") for each in found], wanted.vectors, **CLOSE)
+        np.testing.assert_allclose([each.pop("vector") for each in found], wanted.vectors, **VECTORS)
         assert found == places
 
 

@@ -13,6 +13,7 @@ from transformers import BertConfig, BertModel
 from mabert import MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel
 from mabert.model.prepack import PackedLinear, can_prepack, prepack
 from tests.model.helpers import LABELS, MAKINGS, MASK, TOKENS, build, config
+from tests.tolerances import OUTPUTS
 
 TRUTH = {MaBertForMaskedLM: TOKENS, MaBertForSequenceClassification: LABELS}
 PREPACKS = can_prepack(torch.device("cpu"), torch.float32)
@@ -134,7 +135,7 @@ def test_an_adapter_can_be_merged_into_a_prepacked_model():
             held.fill_(0.5)
     expected = model.eval()(TOKENS, MASK).last_hidden_state
     merged = prepack(model).merge_and_unload()
-    torch.testing.assert_close(merged(TOKENS, MASK).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(merged(TOKENS, MASK).last_hidden_state, expected, **OUTPUTS)
 
 
 @pytest.mark.parametrize("kind", [MaBertForMaskedLM, MaBertForSequenceClassification, MaBertModel])

@@ -7,6 +7,7 @@ from mabert import MaBertForMaskedLM, MaBertModel
 from mabert.model.config import make_config
 from mabert.model.mamba import SelectiveCore
 from tests.model.helpers import MAKINGS
+from tests.tolerances import OUTPUTS
 
 SIZES = {"vocab_size": 90, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96, "layer_pattern": "MT"}
 OPTIONS = {
@@ -38,7 +39,7 @@ def test_a_compiled_model_is_one_graph_and_says_the_same(options):
         output.loss.backward()
         results.append((output.logits.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}))
     (logits, gradients), (compiled_logits, compiled_gradients) = results
-    torch.testing.assert_close(compiled_logits, logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(compiled_logits, logits, **OUTPUTS)
     torch.testing.assert_close(compiled_gradients, gradients, rtol=1e-4, atol=1e-6)
 
 
@@ -58,7 +59,7 @@ def test_an_exported_model_takes_other_lengths_and_has_one_node_for_each_operato
     with torch.no_grad():
         for inputs in (batch, other):
             exported, expected = program.module()(**inputs), model(**inputs)
-            torch.testing.assert_close(exported.last_hidden_state, expected.last_hidden_state, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(exported.last_hidden_state, expected.last_hidden_state, **OUTPUTS)
 
 
 def test_autocast_runs_the_operators_in_bfloat16_and_leaves_float32_gradients():
@@ -87,7 +88,7 @@ def test_a_traced_model_passes_torchs_own_check_and_says_the_same_of_other_batch
         traced = torch.jit.trace(model, tuple(batch.values()), strict=False)
         (found,), (expected,) = traced(*other), model(*other)
         shown = other[1].bool()
-        torch.testing.assert_close(found[shown], expected[shown], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found[shown], expected[shown], **OUTPUTS)
         if gradients:
             of_traced, of_model = (
                 torch.autograd.grad(logits[shown].square().mean(), model.mabert.layers.parameters())

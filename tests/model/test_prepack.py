@@ -18,7 +18,7 @@ from mabert.model.packing import total_of
 from mabert.model.prepack import FUSED, NO_ACTIVATION, PackedLinear, can_prepack, prepack
 from mabert.ops import use_backend
 from tests.model.helpers import MAKINGS, THREE, VOCAB, build, config
-from tests.tolerances import assert_close
+from tests.tolerances import OUTPUTS, assert_close
 
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if can_prepack(CPU, dtype)]
@@ -138,7 +138,7 @@ def test_an_activation_behind_a_layer_becomes_part_of_its_product(kind, act):
     else:
         model = build(MaBertModel, config(hidden_act=act, feed_forward=kind), dtype=torch.float32)
     expected = model(*THREE)[0]
-    torch.testing.assert_close(prepack(model)(*THREE)[0], expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(prepack(model)(*THREE)[0], expected, **OUTPUTS)
     applied = [module for module in model.modules() if getattr(module, "activation", NO_ACTIVATION) in FUSED.values()]
     assert bool(applied) == (kind != "glu" and type(ACT2FN[act]) in FUSED)
 
@@ -158,7 +158,7 @@ def test_a_network_of_ones_own_keeps_its_activation_whatever_its_name():
     torch.manual_seed(0)
     network, hidden = OfTheSameName().eval(), torch.randn(2, 8)
     expected = network(hidden)
-    torch.testing.assert_close(prepack(network)(hidden), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(prepack(network)(hidden), expected, **OUTPUTS)
 
 
 @torch.no_grad()
@@ -167,7 +167,7 @@ def test_a_layer_that_two_networks_share_applies_no_activation():
     first, second = (layer.feed_forward for layer in model.layers)
     second.up, second.activation = first.up, ACT2FN["silu"]
     expected = model(*THREE).last_hidden_state
-    torch.testing.assert_close(prepack(model)(*THREE).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(prepack(model)(*THREE).last_hidden_state, expected, **OUTPUTS)
 
 
 @torch.no_grad()

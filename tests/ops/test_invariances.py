@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from tests.ops.agreement import assert_masked_is_nothing
 from tests.ops.cases import PLAIN, Case, any_case, masks, offsets
+from tests.tolerances import OUTPUTS
 
 SETTINGS = settings(max_examples=40)
 BACKENDS = st.sampled_from(("cpu", "cpu", "cpu", "reference"))
@@ -68,7 +69,7 @@ def test_reverse_is_flip_run_flip(case: Case, backend) -> None:
     flipped = case.over_time(lambda tensor: tensor[:, order]).with_options(
         reverse=not case.options["reverse"], mask=None if mask is None else mask[:, order]
     )
-    torch.testing.assert_close(flipped.run(backend)[:, order], case.run(backend), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(flipped.run(backend)[:, order], case.run(backend), **OUTPUTS)
 
 
 @SETTINGS

@@ -8,7 +8,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from mabert.ops import softmax_attention, use_backend
 from tests.ops.cases import PLAIN
-from tests.tolerances import assert_close
+from tests.tolerances import OUTPUTS, assert_close
 
 MASK = torch.arange(5).repeat(2, 1) < torch.tensor([[5], [3]])
 HOLE = {"cu_seqlens": torch.tensor([0, 3, 3, 5], dtype=torch.int32), "mask": torch.tensor([[1, 0, 1, 1, 1]]).bool()}
@@ -120,7 +120,7 @@ def test_kernels_that_were_asked_for_refuse_what_only_the_reference_can(name, wa
 def test_a_transform_may_be_compiled(way):
     function, inputs = call("convolution")
     compiled = torch.compile(lambda *inputs: WAYS[way](function, inputs), backend="aot_eager")
-    torch.testing.assert_close(compiled(*inputs), WAYS[way](function, list(inputs)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(compiled(*inputs), WAYS[way](function, list(inputs)), **OUTPUTS)
 
 
 def test_attention_is_right_under_transforms_or_says_what_is_missing():

@@ -21,6 +21,7 @@ from tests.ops.cases import PLAIN, Case, convolutions, plain_convolution, plain_
 
 pytest.importorskip("triton", reason="Triton is not installed")
 from mabert.ops.triton import conv, launch, scan
+from tests.tolerances import OUTPUTS
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -127,7 +128,7 @@ def test_a_masked_split_passes_on_what_enters_it_under_an_infinite_a(splits, rev
     assert_same_are_finite(case, "triton", DEVICE)
     expected, actual = (case.on(DEVICE).run(backend) for backend in ("reference", "triton"))
     assert expected.isfinite().all()
-    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual, expected, **OUTPUTS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
