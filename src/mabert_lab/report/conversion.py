@@ -1,6 +1,7 @@
 """The page of a conversion's results."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from matplotlib.patches import Rectangle
@@ -57,8 +58,7 @@ def render(result: dict[str, Any]) -> str:
 
 def weighted(bands: dict[str, Any], who: str, what: str) -> float:
     """Averages a figure over all texts."""
-    total = sum(own["texts"] for own in bands.values())
-    return float(sum(own["texts"] * own[who][what] for own in bands.values()) / total)
+    return fmean([own[who][what] for own in bands.values()], [own["texts"] for own in bands.values()])
 
 
 def curves(history: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:

@@ -147,9 +147,9 @@ def started(plan: Plan, root: Path, name: str, states: dict[str, Status]) -> dic
 def converted(result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a conversion's schedule, and the cosine to the teacher of it and of a constant (the floor), or None."""
     bands = result["outcome"].get("agreement", {"bands": {}})["bands"].values()
-    texts = sum(band["texts"] for band in bands)
-    sums = [sum(band["texts"] * band[side]["cosine"] for band in bands) for side in ("student", "floor")]
-    cosine, floor = (each / texts if texts else None for each in sums)
+    weights = [band["texts"] for band in bands]
+    sides = [[band[side]["cosine"] for band in bands] for side in ("student", "floor")]
+    cosine, floor = (statistics.fmean(side, weights) if weights else None for side in sides)
     return {"pattern": result["outcome"]["pattern"], "cosine": cosine, "floor": floor}
 
 
