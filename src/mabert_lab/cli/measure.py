@@ -195,8 +195,8 @@ def report_on(files: list[str], output: Path) -> None:
 
     (found,) = find(files, apart=False)
     pages = {}
-    if found.efficiency is not None:
-        pages["efficiency"] = efficiency_page(found.efficiency)
+    if found.costs is not None:
+        pages["efficiency"] = efficiency_page(found.costs)
     if found.engines:
         pages["engines"] = engines_page(found.engines)
     if not pages:

@@ -8,8 +8,8 @@ import pandas as pd
 
 from mabert_lab.bench.notation import split
 from mabert_lab.report.charts import COLOURS, INK, panels, svg, with_grid
+from mabert_lab.report.costs import NAMES
 from mabert_lab.report.document import table, thousands, written
-from mabert_lab.report.efficiency import NAMES
 
 OURS = {"mabert": NAMES["mabert"], "mabert-fast": "MaBERT, fast", "minilm": "minilm"}
 

@@ -8,8 +8,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from mabert_lab.report import efficiency
-from mabert_lab.report.efficiency import Results
+from mabert_lab.report import costs
+from mabert_lab.report.costs import Results
 from mabert_lab.report.studies import QUESTIONS, Study, read_study
 
 _PASSED_OVER = ("cells", "cache", "tokenizers")  # what studies work in
@@ -20,7 +20,7 @@ class Found:
     """Everything to report of one folder, or of files that were given by name."""
 
     studies: tuple[Study, ...] = ()  # studies in the order of the paper's sections, each once per scale
-    efficiency: Results | None = None  # merged efficiency results; None if there are none
+    costs: Results | None = None  # merged; None if there are none
     drifts: tuple[tuple[str, dict[str, Any]], ...] = ()  # file name and content, as of the next
     engines: tuple[tuple[str, dict[str, Any]], ...] = ()
     left_out: tuple[str, ...] = ()  # one line per file that is not shown, with the reason
@@ -66,7 +66,7 @@ def find(paths: Iterable[Path | str], apart: bool = True) -> tuple[Found, ...]:
 def _found(held: Mapping[str, list[tuple[Path, Any]]], left_out: Sequence[str], folder: str) -> Found:
     """Collects the files of a folder by kind, each with what was read of it."""
     studies, older = _latest(held["study"])
-    measured = efficiency.merged(result for _, result in held["efficiency"]) if held["efficiency"] else None
+    measured = costs.merged(result for _, result in held["efficiency"]) if held["efficiency"] else None
     drifts, engines = (tuple((path.name, result) for path, result in held[kind]) for kind in ("drift", "engines"))
     return Found(studies, measured, drifts, engines, (*older, *left_out), folder)
 
@@ -125,7 +125,7 @@ _ENGINES = "measure model dtype length median_ms samples reason setting"
 
 KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     "study": ("mabert study", lambda content, _: read_study(content)),
-    "efficiency": ("mabert bench models", efficiency.read_results),
+    "efficiency": ("mabert bench models", costs.read_results),  # costs, by the word that committed files have
     "drift": ("mabert study drift", _with_fields("texts lengths rows", _DRIFT)),
     "engines": ("mabert bench models", _with_fields("environment rows", _ENGINES)),
 }

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report import costs, drift, paper, score_claims
+from mabert_lab.report import cost_claims, costs_page, drift, paper, score_claims
+from mabert_lab.report.costs import Results, papers_results
 from mabert_lab.report.document import table
-from mabert_lab.report.efficiency import Results, papers_results
 from mabert_lab.report.found import Found
 from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, overall
 from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
@@ -22,8 +22,8 @@ def judged(every: Iterable[Found]) -> dict[str, pd.DataFrame]:
     with those numbers, which no other table sums up."""
     by_folder = {}
     for found in every:
-        letters, rows = costs.letters(found.efficiency), []
-        measured = (found.studies, found.efficiency, found.drifts)
+        letters, rows = costs_page.letters(found.costs), []
+        measured = (found.studies, found.costs, found.drifts)
         for each in chain.from_iterable(verdicts_on(claim, *measured) for claim in CLAIMS):
             head, _, machine = each.place.partition(" on ")
             short = f"{head} on {letters[machine]}" if machine in letters else each.place
@@ -43,7 +43,7 @@ def verdicts_on(
         own = list(score_claims.of_studies(claim, studies))
         needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
     elif claim.kind == "costs":
-        own, needs = [] if results is None else list(costs.of_results(claim, results)), "`mabert bench models`"
+        own, needs = [] if results is None else list(cost_claims.of_results(claim, results)), "`mabert bench models`"
     else:
         own, needs = list(drift.of_drifts(claim, drifts)), "`mabert study drift`"
     return own or [Verdict(claim, "-", UNMEASURED, takes=(needs,))]
@@ -55,7 +55,7 @@ def of_paper(claim: Claim) -> Verdict:
     if claim.kind == "drift":
         return Verdict(claim, "the paper", "", "curves without numbers")
     if claim.kind == "costs":
-        return next(costs.of_results(claim, papers_results()))
+        return next(cost_claims.of_results(claim, papers_results()))
     return next(score_claims.of_studies(claim, [papers_study(claim.rule["asks"][-1])]))
 
 
@@ -125,7 +125,7 @@ def claim_tables(every: Sequence[Found], found_of: Mapping[str, pd.DataFrame]) -
         "machines": [
             f"{letter} is {machine}{f' ({found.folder})' if found.folder else ''}."
             for found in every
-            for machine, letter in costs.letters(found.efficiency).items()
+            for machine, letter in costs_page.letters(found.costs).items()
         ],
         "open": claims_table(still_open, left),
         "missing": claims_table(~decided & ~still_open, left),

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import escape
 
-from mabert_lab.report import costs, drift, efficiency, engines, paper, scores
+from mabert_lab.report import costs, costs_page, drift, engines, paper, scores
 from mabert_lab.report.charts import on_paper
 from mabert_lab.report.document import Page, page, plain, table
 from mabert_lab.report.found import Found
@@ -29,11 +29,13 @@ def report(every: Sequence[Found], verdicts: Mapping[str, pd.DataFrame], folder:
                 few.append(f"{study.title}{found.whence} ({most})")
     shown: dict[str, Any] = {"every": every, "few": few, "claims": claim_tables(every, verdicts)}
     shown |= {"absent": absent(every), "origins": _origins(every), "folded": True}
-    return page("report.md", TITLE, folder, **shown, costs=costs, drift=drift, paper=paper, scores=scores)
+    return page("report.md", TITLE, folder, **shown, costs_page=costs_page, drift=drift, paper=paper, scores=scores)
 
 
-def efficiency_page(results: efficiency.Results) -> Page:
-    return page("efficiency.md", "Efficiency over length", results=results, folded=False, costs=costs, paper=paper)
+def efficiency_page(results: costs.Results) -> Page:
+    return page(
+        "efficiency.md", "Efficiency over length", results=results, folded=False, costs_page=costs_page, paper=paper
+    )
 
 
 def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
@@ -43,7 +45,7 @@ def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
 
 def absent(every: Sequence[Found]) -> list[paper.Table]:
     """Returns the paper's tables that no result is shown next to."""
-    results = [found.efficiency for found in every if found.efficiency is not None]
+    results = [found.costs for found in every if found.costs is not None]
     measured = {name for each in results for name in (*each.rows["measure"], "parameters")}
     shown = {printed.label for found in every for study in found.studies for printed in study.printed}
     return [each for name, each in paper.TABLES.items() if each.label not in shown and name not in measured]
@@ -80,12 +82,12 @@ def _origins(every: Sequence[Found]) -> pd.DataFrame:
         ran = []
         for study in found.studies:
             ran += [(study.title, f"{study.name}-{study.scale}", about) for about in study.environments]
-        if found.efficiency is not None:
-            ran += [("Memory and time", each.name, each.environment) for each in found.efficiency.sources]
+        if found.costs is not None:
+            ran += [("Memory and time", each.name, each.environment) for each in found.costs.sources]
         ran += [("Padding", file, result.get("environment") or {}) for file, result in found.drifts]
         for what, file, about in ran:
-            code, date = efficiency.code_of(about), (about.get("date") or "unknown date")[:10]
-            lines.append((what + found.whence, efficiency.machine_of(about), date, code, f"`{file}`"))
+            code, date = costs.code_of(about), (about.get("date") or "unknown date")[:10]
+            lines.append((what + found.whence, costs.machine_of(about), date, code, f"`{file}`"))
     frame = pd.DataFrame(lines, columns=["result", "machine", "dates", "code", "files"])
     grouped = frame.groupby(["result", "machine"], sort=False, as_index=False)
     joined = grouped.agg(lambda own: ", ".join(dict.fromkeys(own)))
@@ -103,8 +105,8 @@ def _frames(every: Sequence[Found], verdicts_of: Mapping[str, pd.DataFrame]) -> 
             "scores": [scores.seeds(study) for study in found.studies],
             "padding": [pd.DataFrame(result["rows"]).assign(file=file) for file, result in found.drifts],
         }
-        if found.efficiency is not None:
-            rows = found.efficiency.rows.drop(columns="reason")
+        if found.costs is not None:
+            rows = found.costs.rows.drop(columns="reason")
             own["memory-and-time"] = [rows.assign(source=[source.name for source in rows["source"]])]
         for name, frames in own.items():
             parts[name] += [frame.assign(folder=found.folder) if found.folder else frame for frame in frames]

@@ -111,6 +111,6 @@ def test_a_run_writes_what_the_report_reads(tmp_path, in_this_process):
     with pytest.raises(ValueError, match="a quick trial run, whose numbers say nothing"):
         find([path])
     path.write_text(json.dumps({**result, "quick": False}))
-    results = find([path])[0].efficiency
+    results = find([path])[0].costs
     assert len(results.rows) == len(result["rows"])
     assert efficiency_page(results).figures

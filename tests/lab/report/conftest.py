@@ -21,7 +21,7 @@ def load(tmp_path):
             )
             paths.append(tmp_path / f"{month}.json")
             paths[-1].write_text(json.dumps(whole), encoding="utf-8")
-        return find(reversed(paths))[0].efficiency
+        return find(reversed(paths))[0].costs
 
     return read
 

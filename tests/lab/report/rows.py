@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mabert_lab.report import paper
+from mabert_lab.report.costs import Condition, papers_results
 from mabert_lab.report.drift import SITUATIONS
-from mabert_lab.report.efficiency import Condition, papers_results
 
 CPU = Condition("paper", "float32", "cpu")
 GPU = Condition("best", "bfloat16", "cuda")

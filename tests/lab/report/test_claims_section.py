@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from mabert_lab.report.costs import machines
+from mabert_lab.report.costs_page import machines
 from mabert_lab.report.found import Found
 from mabert_lab.report.verdicts import claim_tables, judged
 from tests.lab.report.rows import LOWEST, curves, far, measured, rivals
 
 
 def tables(drifts=(), results=None):
-    found = [Found(efficiency=results, drifts=tuple(drifts))]
+    found = [Found(costs=results, drifts=tuple(drifts))]
     return claim_tables(found, judged(found))
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mabert_lab.bench.turns import Bounded
 from mabert_lab.report import paper
-from mabert_lab.report.costs import least_calls
+from mabert_lab.report.cost_claims import least_calls
+from mabert_lab.report.costs import NAMES
 from mabert_lab.report.drift import SITUATIONS
-from mabert_lab.report.efficiency import NAMES
 from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, judge, overall
 from mabert_lab.report.studies import Arm
 from mabert_lab.report.verdicts import of_paper, papers_study, verdicts_on

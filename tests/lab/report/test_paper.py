@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from mabert_lab.report import paper
-from mabert_lab.report.costs import HEADLINE_LENGTH
-from mabert_lab.report.efficiency import papers_results
-from mabert_lab.report.efficiency import ratio as ratio_of
+from mabert_lab.report.costs import papers_results
+from mabert_lab.report.costs import ratio as ratio_of
+from mabert_lab.report.costs_page import HEADLINE_LENGTH
 from mabert_lab.report.paper import BY_SHARE, TABLES, TASKS
 from tests.lab.report.rows import source
 

@@ -34,7 +34,7 @@ def test_folders_are_looked_through_once_and_other_kinds_passed_over(put, tmp_pa
     put("a/throughput.json", {"kind": "throughput", "rows": []})
     (found,) = find([tmp_path])
     assert [each.name for each in found.studies] == ["pattern"]
-    assert len(found.efficiency.rows) == 1
+    assert len(found.costs.rows) == 1
     (again,) = find([tmp_path, path, path])
     assert (len(again.studies), again.left_out) == (1, ()), "a file given twice is read once"
 

@@ -137,7 +137,7 @@ def test_the_papers_tables_that_nothing_is_set_beside_are_found(found):
 
     assert labels(found) == set()
     costs = {"tab:eff_memory", "tab:eff_infer", "tab:eff_train"}
-    assert labels(replace(found, efficiency=None)) >= costs
+    assert labels(replace(found, costs=None)) >= costs
     assert len(labels(replace(found, studies=()))) == 7
 
 
@@ -169,7 +169,7 @@ def test_a_folder_beside_another_changes_none_of_its_verdicts(one_study, tmp_pat
 @pytest.mark.slow
 def test_files_of_a_former_report_go_and_nothing_else(found, one_study, tmp_path):
     output, folder = tmp_path / "report.html", tmp_path / "report"
-    write_report([replace(found, efficiency=None)], output)
+    write_report([replace(found, costs=None)], output)
     (folder / "notes.txt").write_text("mine")
     text = tmp_path / "report.md"
     text.write_text(text.read_text(encoding="utf-8") + "[mine](report/notes.txt) ![up](report/..)", encoding="utf-8")

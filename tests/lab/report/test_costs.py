@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mabert_lab.bench.bounds import chance_apart
-from mabert_lab.report.costs import headlines, measured_table, ratio_table
-from mabert_lab.report.efficiency import NAMES, ratio
+from mabert_lab.report.costs import NAMES, ratio
+from mabert_lab.report.costs_page import headlines, measured_table, ratio_table
 from mabert_lab.report.paper import BASELINES
 from mabert_lab.report.whole import efficiency_page
 from tests.lab.report.rows import CPU, GPU, SLOW, cells, efficiency, raw, whole
