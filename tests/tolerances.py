@@ -30,7 +30,7 @@ OUTPUTS = {"rtol": 1e-5, "atol": 1e-5}
 differs by at most n * 2**-24 of their magnitudes, which is 1e-5 for 168, more terms than in most sums of the tests."""
 
 VECTORS = {"rtol": 1e-5, "atol": 2e-6}
-"""Of float32 vectors of texts in other batches: sums of the same terms, where only the order of some differs."""
+"""Of float32 vectors of texts in other batches: only the order of some sums differs."""
 
 
 def assert_close(

@@ -204,8 +204,7 @@ def training_commands(folder):
     plan = as_mapping(recipe(folder)) | {"tokenizer": str(folder / "model")}
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
     of_family("mabert", folder / "model")
-    rows = [{"text": f"the {word} sings", "label": word} for word in ("bird", "wind") * 20]
-    write_table(folder / "table.csv", rows)
+    write_table(folder / "table.csv", [{"text": f"the {word} sings", "label": word} for word in ("bird", "wind") * 20])
     output = ["-o", str(folder / "run")]
     return {
         "pretrain": ["pretrain", str(folder / "plan.yaml"), *output],

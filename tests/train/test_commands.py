@@ -13,11 +13,6 @@ from mabert.model.blocks import MambaBlock
 from tests.train.helpers import training_commands
 
 
-@pytest.fixture
-def commands(tmp_path):
-    return training_commands(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "batch", "helps"),
     [
@@ -29,7 +24,8 @@ def commands(tmp_path):
         ("finetune", "32 rows at once (224 tokens, padding included)", "a smaller batch helps (--batch-size, --batch-"),
     ],
 )
-def test_want_of_memory_gets_one_line(capsys, monkeypatch, commands, name, batch, helps):
+def test_want_of_memory_gets_one_line(capsys, monkeypatch, tmp_path, name, batch, helps):
+    commands = training_commands(tmp_path)
     monkeypatch.setattr(MambaBlock, "forward", lambda *given, **more: torch.empty(2**50))
     assert main(commands[name]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
@@ -38,7 +34,8 @@ def test_want_of_memory_gets_one_line(capsys, monkeypatch, commands, name, batch
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA error: out of memory"), RuntimeError("a defect")])
-def test_want_of_memory_anywhere_gets_one_line_and_a_defect_its_traceback(capsys, monkeypatch, commands, error):
+def test_want_of_memory_anywhere_gets_one_line_and_a_defect_its_traceback(capsys, monkeypatch, tmp_path, error):
+    commands = training_commands(tmp_path)
     monkeypatch.setattr("mabert.train.pretrain_run.prepare_data", Mock(side_effect=error))
     if str(error) == "a defect":
         with pytest.raises(RuntimeError, match="a defect"):
@@ -57,8 +54,8 @@ def unheard():
 
 
 @pytest.mark.parametrize("name", ["pretrain", "finetune"])
-def test_a_run_that_is_told_to_end_saves_first(capsys, monkeypatch, commands, unheard, tmp_path, name):
-    forward = MambaBlock.forward
+def test_a_run_that_is_told_to_end_saves_first(capsys, monkeypatch, unheard, tmp_path, name):
+    commands, forward = training_commands(tmp_path), MambaBlock.forward
 
     def told(*given, **more):
         os.kill(os.getpid(), signal.SIGTERM)  # at every step, and while it saves

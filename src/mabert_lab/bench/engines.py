@@ -26,7 +26,7 @@ from mabert.model.config import MaBertConfig
 from mabert.model.graphs import Captured
 from mabert.model.prepack import prepack
 from mabert.opening.opened import open_model
-from mabert_lab.bench.notation import split
+from mabert_lab.bench.notation import split, titled
 
 Engine = Callable[[PreTrainedModel], Callable[..., Any]]
 
@@ -164,7 +164,5 @@ def contender(name: str) -> Contender:
 
 def title_of(name: str) -> str:
     """Returns a contender's title in tables."""
-    model, engine = split(name)
-    title = PRESETS[model][0] if model in PRESETS else Path(model).name
-    title = FAMILIES[model].title if model in FAMILIES else title
-    return title + (f", {engine}" if engine else "")
+    presets = {preset: title for preset, (title, _) in PRESETS.items()}
+    return titled(name, presets | {family: each.title for family, each in FAMILIES.items()})

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mabert_lab.bench.bounds import chance_apart
-from mabert_lab.report import costs
-from mabert_lab.report.costs import NAMES, Results, ratio, spans
+from mabert_lab.report.costs import NAMES, Ratio, Results, ratio, spans
 from mabert_lab.report.paper import UNMEASURED, Claim, Comparison, Needs, Verdict, verdict_on
 from mabert_lab.report.studies import LEVEL
 
@@ -70,7 +69,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if math.isfinite(ratio) else "\u221e"
 
 
-def _parted(found: costs.Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int) -> tuple[int, Needs]:
+def _parted(found: Ratio, span: tuple[float, float], rule: Mapping[str, Any], of: int) -> tuple[int, Needs]:
     """Returns whether a ratio is as large as claimed, as a sign, and what a decision would need. A time decides if its
     bounds do, and so few calls would part by chance in less than 5 % of cases. A ratio that refutes a claim is
     corrected for the number of comparisons."""

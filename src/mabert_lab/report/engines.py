@@ -1,22 +1,21 @@
 """Contenders in engines of their own: a table and a figure of their times over length."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from mabert_lab.bench.notation import split
+from mabert_lab.bench.notation import split, titled
 from mabert_lab.report.charts import COLOURS, INK, panels, svg, with_grid
 from mabert_lab.report.costs import NAMES
 from mabert_lab.report.document import table, thousands, written
 
-OURS = {"mabert": NAMES["mabert"], "mabert-fast": "MaBERT, fast", "minilm": "minilm"}
+TITLES, OURS = NAMES | {"mabert-fast": "MaBERT, fast"}, ("mabert", "mabert-fast", "minilm")
 
 
 def latencies(content: Mapping[str, Any]) -> pd.DataFrame:
-    rows = pd.DataFrame(content["rows"])
-    return rows[rows["measure"] == "latency"].assign(title=lambda own: own["model"].map(contender_title))
+    rows = pd.DataFrame([row for row in content["rows"] if row["measure"] == "latency"])
+    return rows.assign(title=[titled(name, TITLES) for name in rows["model"]])
 
 
 def latency_table(name: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -66,9 +65,3 @@ def speed_over_length(rows: pd.DataFrame) -> str | None:
     with_grid(axes, xlabel="tokens", ylabel="times as fast", ylim=(0, None))
     figure.legend(loc="outside right center", frameon=False, fontsize="small", reverse=True)
     return svg(figure)
-
-
-def contender_title(name: str) -> str:
-    """Returns a contender's title in tables: ``bert:openvino`` is BERT, openvino."""
-    model, engine = split(name)
-    return (NAMES | OURS).get(model, Path(model).name) + (f", {engine}" if engine else "")

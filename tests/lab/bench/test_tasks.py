@@ -328,14 +328,12 @@ def test_a_runtime_that_is_not_installed_is_one_line(monkeypatch):
 def test_a_preset_is_a_contender():
     family, engine, config = contender("mabert-fast:int8")
     assert (family.name, engine, config.ssm_expand) == ("mabert", "int8", 1)
-    assert title_of("mabert-fast:int8") == "MaBERT, fast, int8"
 
 
 def test_a_folder_is_a_contender_with_sizes_of_its_own(tmp_path):
     config(layer_pattern="MT", vocab_size=30_000).save_pretrained(tmp_path)
     found = contender(f"{tmp_path}:eager")
     assert (found.family.name, found.engine, found.config.layer_pattern) == ("mabert", "eager", "MT")
-    assert title_of(f"{tmp_path}:eager") == f"{tmp_path.name}, eager"
     built = make(str(tmp_path), Cell("latency", "best", "float32", 100))
     assert built.model.config.max_position_embeddings == 100
     with pytest.raises(ValueError, match="nowhere"):
