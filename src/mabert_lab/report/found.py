@@ -10,7 +10,7 @@ from typing import Any
 
 from mabert_lab.report import costs
 from mabert_lab.report.costs import Results
-from mabert_lab.report.studies import QUESTIONS, Study, read_study
+from mabert_lab.report.studies import QUESTIONS, StudyRun, read_study
 
 _PASSED_OVER = ("cells", "cache", "tokenizers")  # what studies work in
 
@@ -19,7 +19,7 @@ _PASSED_OVER = ("cells", "cache", "tokenizers")  # what studies work in
 class Found:
     """Everything to report of one folder, or of files that were given by name."""
 
-    studies: tuple[Study, ...] = ()  # studies in the order of the paper's sections, each once per scale
+    studies: tuple[StudyRun, ...] = ()  # studies in the order of the paper's sections, each once per scale
     costs: Results | None = None  # merged; None if there are none
     drifts: tuple[tuple[str, dict[str, Any]], ...] = ()  # file name and content, as of the next
     engines: tuple[tuple[str, dict[str, Any]], ...] = ()
@@ -134,9 +134,9 @@ KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
 HELPS = f"give JSON files that {', '.join(dict.fromkeys(writer for writer, _ in KINDS.values()))} wrote"
 
 
-def _latest(studies: Iterable[tuple[Path, Study]]) -> tuple[tuple[Study, ...], list[str]]:
+def _latest(studies: Iterable[tuple[Path, StudyRun]]) -> tuple[tuple[StudyRun, ...], list[str]]:
     """Keeps the latest state of each study and scale; reports the others, by path if they have the same name."""
-    latest: dict[tuple[str, str], tuple[Path, Study]] = {}
+    latest: dict[tuple[str, str], tuple[Path, StudyRun]] = {}
     older = []
     for path, study in sorted(studies, key=lambda found: found[1].finished):
         before, _ = latest.get((study.name, study.scale), (None, None))

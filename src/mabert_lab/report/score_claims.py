@@ -9,14 +9,14 @@ import pandas as pd
 
 from mabert_lab.report import paper, studies
 from mabert_lab.report.paper import Claim, Comparison, Needs, Verdict, verdict_on
-from mabert_lab.report.studies import LEAST_PAIRS, NO_SCORES, Arm, Study, averages, difference, percent
+from mabert_lab.report.studies import LEAST_PAIRS, NO_SCORES, ArmRun, StudyRun, averages, difference, percent
 
 DEARER = 1.25  # factor in pretraining time that counts as dearer; it is large because each run was timed once
 UNLEARNT = "no better than one answer for all"  # outcome of a comparison of two models that learnt nothing
 HARDLY = "with a model that hardly learnt"  # outcome with one whose training did not end below its study's line
 
 
-def of_studies(claim: Claim, every: Sequence[Study]) -> Iterator[Verdict]:
+def of_studies(claim: Claim, every: Sequence[StudyRun]) -> Iterator[Verdict]:
     """Yields a verdict per study and variant, over all budgets that the claim names, or for each if it names none."""
     rule = claim.rule
     # Of how many comparisons the majority decides: two arms on each task, or one arm's average over each other's.
@@ -38,7 +38,7 @@ def of_studies(claim: Claim, every: Sequence[Study]) -> Iterator[Verdict]:
             yield verdict_on(claim, f"{variant}, {place}" if variant else place, compared, together)
 
 
-def _places(claim: Claim, study: Study) -> Iterator[tuple[Sequence[float], str]]:
+def _places(claim: Claim, study: StudyRun) -> Iterator[tuple[Sequence[float], str]]:
     """Yields the budgets and the variant of the arms at each place."""
     named = claim.rule.get("budgets")
     for budgets in [named] if named else [[budget] for budget in study.budgets]:
@@ -55,13 +55,13 @@ class _Gap(NamedTuple):
     gaps: pd.Series
     columns: Sequence[str]
     lacking: Needs
-    arms: Sequence[Arm]
+    arms: Sequence[ArmRun]
 
 
-_NO_ARM = Arm("", None, 0.0, {}, pd.DataFrame())  # what stands for an arm that is missing
+_NO_ARM = ArmRun("", None, 0.0, {}, pd.DataFrame())  # what stands for an arm that is missing
 
 
-def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> Iterator[_Gap]:
+def _pairs(claim: Claim, study: StudyRun, budget: float, variant: str) -> Iterator[_Gap]:
     """Compares arms of `first` with arms of `second` at one budget, on average or on each task."""
     rule, arms = claim.rule, study.by_paper(budget, variant)
     meet = zip if rule.get("paired") else product
@@ -82,7 +82,7 @@ def _pairs(claim: Claim, study: Study, budget: float, variant: str) -> Iterator[
             yield _on(study, on, f"{name}{at} on ", ours.scores - theirs.scores, lacking, both)
 
 
-def _on(study: Study, tasks: Sequence[str], name: str, found: pd.DataFrame, lacking: Needs, arms: list[Arm]) -> _Gap:
+def _on(study: StudyRun, tasks: list[str], name: str, found: pd.DataFrame, lacking: Needs, arms: list[ArmRun]) -> _Gap:
     """Returns the gap on one of the paper's tasks, or on the first of two less that on the second, never on samples."""
     keys = {column.paper: column.key for column in study.columns if not column.sample}
     first, *second = (found.get(keys.get(task, ""), NO_SCORES) for task in tasks)
@@ -105,7 +105,7 @@ def _traded(gap: _Gap, compared: Comparison) -> Comparison:
     return compared._replace(sign=1, numbers=numbers, outcome="cheaper")
 
 
-def _rising(claim: Claim, study: Study) -> list[Comparison]:
+def _rising(claim: Claim, study: StudyRun) -> list[Comparison]:
     """Compares each budget's average with that of the previous one."""
     arms = {arm.budget: arm for arm in study.arms if arm.paper in claim.rule["first"]}
     columns, gaps, steps = _averaged(study, list(arms.values())), [], list(pairwise(sorted(paper.BY_SHARE)))
@@ -120,7 +120,7 @@ def _rising(claim: Claim, study: Study) -> list[Comparison]:
     return compared[: len(steps)] + [each for each in compared[len(steps) :] if each.sign == -1]
 
 
-def _steady(claim: Claim, study: Study) -> list[Comparison]:
+def _steady(claim: Claim, study: StudyRun) -> list[Comparison]:
     """Compares the lead over its deviation across budgets on one task with that on each other task."""
     (key,), rivals = claim.rule["first"], claim.rule["second"]
     arms = {budget: study.by_paper(budget) for budget in claim.rule["budgets"]}
@@ -138,7 +138,7 @@ def _steady(claim: Claim, study: Study) -> list[Comparison]:
     return _compared(study, gaps)
 
 
-def _compared(study: Study, gaps: Sequence[_Gap], together: int = 1) -> list[Comparison]:
+def _compared(study: StudyRun, gaps: Sequence[_Gap], together: int = 1) -> list[Comparison]:
     """Makes comparisons of paired differences. Equal scores in every pair refute a claim, since neither arm is above
     the other. If all differences must support a claim, none needs a correction. If a majority must, the level is
     divided by one more than may fail (Benjamini and Heller 2008). One that refutes the claim is corrected for all."""
@@ -146,7 +146,7 @@ def _compared(study: Study, gaps: Sequence[_Gap], together: int = 1) -> list[Com
     return [_compare(study, gap, comparisons, together) for gap in gaps]
 
 
-def _compare(study: Study, gap: _Gap, comparisons: int, together: int) -> Comparison:
+def _compare(study: StudyRun, gap: _Gap, comparisons: int, together: int) -> Comparison:
     found = difference(gap.gaps)
     if found is None:
         return Comparison(gap.name, None, needs=gap.lacking or [("scores", study.named(gap.columns))])
@@ -174,7 +174,7 @@ def _compare(study: Study, gap: _Gap, comparisons: int, together: int) -> Compar
     return Comparison(name, sign, outcome, f"{found.mean:+.3f}{ends}", found.mean, needs, unlearnt)
 
 
-def _why_equal(study: Study, arms: Sequence[Arm]) -> str:
+def _why_equal(study: StudyRun, arms: Sequence[ArmRun]) -> str:
     """Explains equal scores of two arms if their records show that they are one model."""
     first, second = arms
     cell = first.pretraining.get("cell")
@@ -187,27 +187,27 @@ def _why_equal(study: Study, arms: Sequence[Arm]) -> str:
     return f"; both are one pretrained model, and score the same{settings}"
 
 
-def _averaged(study: Study, arms: Sequence[Arm]) -> list[str]:
+def _averaged(study: StudyRun, arms: Sequence[ArmRun]) -> list[str]:
     """Returns the paper's tasks to average arms over: those on which any arm learnt something, else all scored."""
     scored = [column for column in study.columns if any(column.key in arm.scores for arm in arms)]
     keys = [column.key for column in scored if column.paper in paper.TASKS]
     return [key for key in keys if _learnt(study, arms, [key])] or keys
 
 
-def _on_some(study: Study, keys: Sequence[str]) -> str:
+def _on_some(study: StudyRun, keys: Sequence[str]) -> str:
     """Names the tasks of an average that leaves out some of the study's."""
     whole = {column.key for column in study.columns if column.paper in paper.TASKS}
     return f" on {study.named(keys)}" if whole.difference(keys) else ""
 
 
-def _learnt(study: Study, arms: Iterable[Arm], keys: Iterable[str]) -> bool:
+def _learnt(study: StudyRun, arms: Iterable[ArmRun], keys: Iterable[str]) -> bool:
     """Checks whether any arm beats a constant answer on any of some tasks, or that answer's score is unknown."""
     floors = {column.key: column.constant for column in study.columns}
     found = [(arm.scores[key].dropna(), floors[key]) for arm in arms for key in keys if key in arm.scores]
     return any(len(seeds) > 0 and (floor is None or studies.above(seeds, floor)) for seeds, floor in found)
 
 
-def unlearnt_of(study: Study, arms: Iterable[Arm], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+def unlearnt_of(study: StudyRun, arms: Iterable[ArmRun], columns: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields those of some arms that hardly learnt, each with how that shows on some tasks."""
     for arm in arms:
         loss = arm.pretraining.get("held_out_loss")

@@ -12,7 +12,7 @@ from mabert_lab.report import paper, studies
 from mabert_lab.report.charts import INK, LOOKS, line_chart, over_steps, panels, svg, with_grid
 from mabert_lab.report.document import FLAG, MISSING, table, with_best, written
 from mabert_lab.report.score_claims import unlearnt_of
-from mabert_lab.report.studies import LEAST_PAIRS, LEVEL, NO_SCORES, Arm, Study, averages, difference, percent
+from mabert_lab.report.studies import LEAST_PAIRS, LEVEL, NO_SCORES, ArmRun, StudyRun, averages, difference, percent
 
 _UNITS = {
     "seed": "fine-tuning seeds",
@@ -22,7 +22,7 @@ _UNITS = {
 """What the deviation of a score is taken over."""
 
 
-def side_by_side(study: Study) -> pd.DataFrame:
+def side_by_side(study: StudyRun) -> pd.DataFrame:
     """Tabulates the models' averages; if the paper has any of the models, only those, with its own and the ranks."""
     every = arm_averages(study)
     found = every.dropna(subset="paper") if every["paper"].notna().any() else every
@@ -48,12 +48,12 @@ def side_by_side(study: Study) -> pd.DataFrame:
     return _table(study, what, own.get, notes)
 
 
-def score_table(study: Study) -> pd.DataFrame:
+def score_table(study: StudyRun) -> pd.DataFrame:
     """Tabulates all scores, with the best of each budget in bold."""
     keys = [column.key for column in study.scored]
     average = f"average of {len(keys)}"
 
-    def cells(arm: Arm) -> dict[str, str]:
+    def cells(arm: ArmRun) -> dict[str, str]:
         own = {each.heading: _summary(arm.scores.get(each.key, ()), _why(arm, each.key)) for each in study.columns}
         return {**own, average: _summary(averages(arm.scores, keys))}
 
@@ -75,23 +75,23 @@ def score_table(study: Study) -> pd.DataFrame:
     return frame
 
 
-def further_table(study: Study) -> list[pd.DataFrame]:
+def further_table(study: StudyRun) -> list[pd.DataFrame]:
     """Makes a table of scores by further metrics, such as accuracy beside F1; empty if there are none."""
     further = dict.fromkeys(column for arm in study.arms for column in arm.further)
     names = {column.key: column.name for column in study.columns}
 
-    def cells(arm: Arm) -> dict[str, str]:
+    def cells(arm: ArmRun) -> dict[str, str]:
         return {f"{names[key]} ({metric})": _summary(arm.further.get((key, metric), ())) for key, metric in further}
 
     notes = ["Not in the averages, and not in the paper."]
     return [_table(study, "further metrics", cells, notes)] if further else []
 
 
-def difference_table(study: Study) -> pd.DataFrame:
+def difference_table(study: StudyRun) -> pd.DataFrame:
     """Tabulates each arm's difference from the reference arm of its budget, paired by seed, with the interval."""
     compared = study.label_of(study.reference)
 
-    def cells(arm: Arm) -> dict[str, str] | None:
+    def cells(arm: ArmRun) -> dict[str, str] | None:
         reference = study.arm(study.reference, arm.budget, study.variant(arm))
         if reference is None or reference is arm:
             return None
@@ -115,8 +115,8 @@ def difference_table(study: Study) -> pd.DataFrame:
     return _table(study, f"differences from {compared}", cells, notes)
 
 
-def pretraining_table(study: Study) -> pd.DataFrame:
-    def cells(arm: Arm) -> dict[str, str]:
+def pretraining_table(study: StudyRun) -> pd.DataFrame:
+    def cells(arm: ArmRun) -> dict[str, str]:
         outcome = arm.pretraining
         return {
             "state": outcome.get("status", "missing"),
@@ -138,8 +138,8 @@ def pretraining_table(study: Study) -> pd.DataFrame:
     return _table(study, "pretraining", cells, notes)
 
 
-def conversion_table(study: Study) -> pd.DataFrame:
-    def cells(arm: Arm) -> dict[str, str]:
+def conversion_table(study: StudyRun) -> pd.DataFrame:
+    def cells(arm: ArmRun) -> dict[str, str]:
         made = pd.DataFrame(arm.pretraining.get("conversions") or [{}])
         done = made.reindex(columns=["pattern", "cosine", "floor", "seconds"]).dropna(subset="pattern")
         return {
@@ -159,7 +159,7 @@ def conversion_table(study: Study) -> pd.DataFrame:
     return _table(study, "conversions", cells, notes)
 
 
-def task_table(study: Study) -> pd.DataFrame:
+def task_table(study: StudyRun) -> pd.DataFrame:
     rows = [
         (each.heading, *(written(count, "{:,}") for count in (each.train, each.validation, each.epochs)), each.source)
         for each in study.columns
@@ -167,7 +167,7 @@ def task_table(study: Study) -> pd.DataFrame:
     return table(f"{study.title}: tasks", ("task", "training rows", "scored on", "epochs", "source"), rows)
 
 
-def failures(study: Study) -> list[str]:
+def failures(study: StudyRun) -> list[str]:
     """Returns one line per failed run."""
     names, lines = {column.key: column.name for column in study.columns}, []
     for arm in study.arms:
@@ -181,7 +181,7 @@ def failures(study: Study) -> list[str]:
     return lines
 
 
-def seeds(study: Study) -> pd.DataFrame:
+def seeds(study: StudyRun) -> pd.DataFrame:
     """Returns all scores, one per row."""
     head = ["study", "scale", "arm", "budget", "task", "metric", "seed", "score"]
     rows = []
@@ -196,7 +196,7 @@ def seeds(study: Study) -> pd.DataFrame:
 
 
 def _table(
-    study: Study, what: str, cells: Callable[[Arm], Mapping[str, str] | None], notes: Iterable[str] = ()
+    study: StudyRun, what: str, cells: Callable[[ArmRun], Mapping[str, str] | None], notes: Iterable[str] = ()
 ) -> pd.DataFrame:
     """Makes a table with one row per arm, and a budget column if there are several; leaves out arms without cells."""
     found = {arm: own for arm in study.arms if (own := cells(arm)) is not None}
@@ -207,7 +207,7 @@ def _table(
     return table(f"{study.title}: {what}", ["model", *several, *next(iter(found.values()), {})], rows, notes)
 
 
-def _why(arm: Arm, column: str) -> str:
+def _why(arm: ArmRun, column: str) -> str:
     """Explains why a score is missing."""
     if arm.pretraining.get("status") == "failed":
         return "conversion failed" if "conversions" in arm.pretraining else "pretraining failed"
@@ -231,7 +231,7 @@ def _difference(found: studies.Difference | None, over: str = "") -> str:
     return f"**{text}**" if found.sign() else text
 
 
-def _uneven(study: Study, shown: Iterable[int]) -> list[str]:
+def _uneven(study: StudyRun, shown: Iterable[int]) -> list[str]:
     """Warns if some of the shown scores have more seeds than others."""
     counts = sorted(set(shown) - {0})
     if len(counts) < 2:
@@ -239,7 +239,7 @@ def _uneven(study: Study, shown: Iterable[int]) -> list[str]:
     return [f"{FLAG}scores of {counts[0]} to {counts[-1]} {study.unit}s are compared as if all had as many."]
 
 
-def _one_answer(study: Study) -> list[str]:
+def _one_answer(study: StudyRun) -> list[str]:
     """Warns of tasks on which all differences are 0 because every model gives a constant answer."""
     every = {
         each: pd.concat([arm.scores[each.key] for arm in study.arms if each.key in arm.scores]) for each in study.scored
@@ -248,8 +248,8 @@ def _one_answer(study: Study) -> list[str]:
     return [f"On {study.named(keys)} every model gives one answer for all rows, so none differ."] if keys else []
 
 
-def arm_averages(study: Study) -> pd.DataFrame:
-    """Averages each arm over `Study.averaged`, a row each, with the paper's average over the same tasks or NaN."""
+def arm_averages(study: StudyRun) -> pd.DataFrame:
+    """Averages each arm over `StudyRun.averaged`, a row each, with the paper's average over the same tasks or NaN."""
     wanted, rows = study.averaged, []
     papers = [each.paper for each in study.columns if each.key in wanted and each.paper in paper.TASKS]
     for arm in study.arms:
@@ -260,7 +260,7 @@ def arm_averages(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "budget", "mean", "std", "seeds", "paper"])
 
 
-def arm_chart(study: Study) -> str | None:
+def arm_chart(study: StudyRun) -> str | None:
     """Draws the arms' averages with deviations, and the paper's in a second panel; None if there are no averages."""
     found = arm_averages(study).dropna(subset=["mean", "paper"], how="all")
     if found["mean"].isna().all():
@@ -287,9 +287,9 @@ def arm_chart(study: Study) -> str | None:
     return svg(drawing)
 
 
-def pretraining_chart(study: Study) -> str | None:
+def pretraining_chart(study: StudyRun) -> str | None:
     """Draws the loss of each pretraining of the largest budget, once if arms share it; None if there is none."""
-    shared: dict[str, list[Arm]] = {}
+    shared: dict[str, list[ArmRun]] = {}
     for arm in study.arms:
         if arm.budget == study.budgets[-1] and arm.pretraining.get("history"):
             shared.setdefault(arm.pretraining.get("cell", arm.name), []).append(arm)
@@ -303,6 +303,6 @@ def pretraining_chart(study: Study) -> str | None:
     return None
 
 
-def _label(study: Study, name: str) -> str:
+def _label(study: StudyRun, name: str) -> str:
     """Escapes an arm's name for matplotlib, which reads text between two dollar signs as a formula."""
     return study.label_of(name).replace("$", r"\$")

@@ -133,7 +133,7 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Arm:
+class ArmRun:
     """One pretrained model of a study and its scores."""
 
     name: str  # what distinguishes it
@@ -146,7 +146,7 @@ class Arm:
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class StudyRun:
     """One study at one scale."""
 
     name: str  # ``pattern``, ``components``, ``pooling``, ``budget``, ``baselines``, or the name of the user's own file
@@ -158,7 +158,7 @@ class Study:
     environments: tuple[Mapping[str, Any], ...]  # machines, versions and commits of its cells, the last one last
     settings: Mapping[str, Any]  # ``pretraining`` or ``conversion``, ``finetuning``, ``tasks``, ``seeds``, if known
     columns: tuple[Column, ...]
-    arms: tuple[Arm, ...]  # its models, by budget
+    arms: tuple[ArmRun, ...]  # its models, by budget
     finished: str = ""  # time at which its last cell finished; empty before the first one
     learnt_below: float = paper.LEARNT_BELOW  # held-out loss in nats a masked token
     exact: bool = False  # whether differences count without a test, as those of the paper's means do
@@ -211,11 +211,11 @@ class Study:
         both = [column.key for column in self.scored if column.paper in paper.TASKS and self.question]
         return both or [column.key for column in self.scored]
 
-    def arm(self, name: str, budget: float, variant: str = "") -> Arm | None:
+    def arm(self, name: str, budget: float, variant: str = "") -> ArmRun | None:
         name = f"{name}, {variant}" if variant else name
         return next((arm for arm in self.arms if arm.name == name and arm.budget == budget), None)
 
-    def variant(self, arm: Arm) -> str:
+    def variant(self, arm: ArmRun) -> str:
         """Returns the part of an arm's name that is not the paper's: the second part of ``none, both directions``.
         Empty for a row of the paper, and if the reference has no such variant at this budget or the arm is that
         variant: these are compared with the plain reference."""
@@ -223,7 +223,7 @@ class Study:
         reference = self.arm(self.reference, arm.budget, variant)
         return variant if arm.paper is None and reference is not None and reference is not arm else ""
 
-    def by_paper(self, budget: float, variant: str = "") -> dict[str, Arm]:
+    def by_paper(self, budget: float, variant: str = "") -> dict[str, ArmRun]:
         """Returns the arms of one budget, or their variants, by key in the paper's table."""
         names = {arm.paper: arm.name for arm in self.arms if arm.paper is not None}
         found = {key: self.arm(name, budget, variant) for key, name in names.items()}
@@ -256,7 +256,7 @@ def percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
-def read_study(content: Mapping[str, Any]) -> Study:
+def read_study(content: Mapping[str, Any]) -> StudyRun:
     """Makes a record of a study's file. KeyError if a field is missing; ValueError if a value is wrong."""
     from mabert.files.reading import shown
 
@@ -270,7 +270,7 @@ def read_study(content: Mapping[str, Any]) -> Study:
     here = [content["environment"]]
     ran = here if content.get("environments") is None else content["environments"]  # empty before a cell is finished
     arms = [_arm(raw, columns) for raw in content["rows"]]
-    return Study(
+    return StudyRun(
         **{name: content[name] for name in ("title", "reference", "scale", "settings")},
         name=content["study"],
         label=content.get("label"),
@@ -283,7 +283,7 @@ def read_study(content: Mapping[str, Any]) -> Study:
     )
 
 
-def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:
+def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> ArmRun:
     own = {column.key: column.metric for column in columns}
     every = {
         (key, metric): pd.Series({int(seed): float(score) for seed, score in seeds.items()}, dtype=float)
@@ -297,4 +297,4 @@ def _arm(raw: Mapping[str, Any], columns: Sequence[Column]) -> Arm:
     failed = tuple(
         (each["column"], each.get("seed"), each.get("reason") or "no reason told") for each in raw.get("failed") or ()
     )
-    return Arm(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, further, failed)
+    return ArmRun(raw["arm"], raw.get("paper"), float(raw["budget"]), raw["pretraining"] or {}, scores, further, failed)

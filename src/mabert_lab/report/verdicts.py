@@ -12,7 +12,7 @@ from mabert_lab.report.costs import Results, papers_results
 from mabert_lab.report.document import table
 from mabert_lab.report.found import Found
 from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, OPEN, UNMEASURED, Claim, Verdict, overall
-from mabert_lab.report.studies import QUESTIONS, Arm, Column, Study
+from mabert_lab.report.studies import QUESTIONS, ArmRun, Column, StudyRun
 
 
 def judged(every: Iterable[Found]) -> dict[str, pd.DataFrame]:
@@ -36,7 +36,7 @@ def judged(every: Iterable[Found]) -> dict[str, pd.DataFrame]:
 
 
 def verdicts_on(
-    claim: Claim, studies: Sequence[Study] = (), results: Results | None = None, drifts: drift.Drifts = ()
+    claim: Claim, studies: Sequence[StudyRun] = (), results: Results | None = None, drifts: drift.Drifts = ()
 ) -> list[Verdict]:
     """Judges a claim at every place where it was measured, or once if nowhere."""
     if claim.kind == "scores":
@@ -60,7 +60,7 @@ def of_paper(claim: Claim) -> Verdict:
 
 
 @cache
-def papers_study(question: str) -> Study:
+def papers_study(question: str) -> StudyRun:
     """Returns the paper's scores on a question, a value of `QUESTIONS`, as a study with one seed."""
     label = next(label for label, each in QUESTIONS.items() if each == question)
     tables = paper.BY_SHARE if question in ("budget", "baselines") else {1.0: paper.TABLES[question]}
@@ -68,9 +68,9 @@ def papers_study(question: str) -> Study:
     arms = []
     for budget, printed in tables.items():
         rows = printed.mean
-        arms += [Arm(row, row, budget, {}, rows.loc[[row]].reset_index(drop=True)) for row in rows.index]
+        arms += [ArmRun(row, row, budget, {}, rows.loc[[row]].reset_index(drop=True)) for row in rows.index]
     reference = {"pattern": "MMTMMTMMTMMT", "components": "full", "pooling": "map"}.get(question, "mabert")
-    return Study(question, question, label, "", reference, "the paper", (), {}, columns, tuple(arms), exact=True)
+    return StudyRun(question, question, label, "", reference, "the paper", (), {}, columns, tuple(arms), exact=True)
 
 
 def claim_tables(every: Sequence[Found], found_of: Mapping[str, pd.DataFrame]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mabert_lab.report.cost_claims import least_calls
 from mabert_lab.report.costs import NAMES
 from mabert_lab.report.drift import SITUATIONS
 from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, judge, overall
-from mabert_lab.report.studies import Arm
+from mabert_lab.report.studies import ArmRun
 from mabert_lab.report.verdicts import of_paper, papers_study, verdicts_on
 from mabert_lab.study.grid import load_scale, load_study
 from tests.lab.report.rows import COSTS, LOWEST, curves, far, measured, rivals, source
@@ -377,7 +377,7 @@ TWO_ALIKE = {**ONE_BEST, "map_only": 0.5}
 def components(heights, seeds=5, **changes):
     made = papers_study("components")
     noise = pd.DataFrame(dict.fromkeys(("cola", "rte"), QUIET * np.arange(seeds)))
-    arms = tuple(Arm(name, name, 1.0, {}, noise + height) for name, height in heights.items())
+    arms = tuple(ArmRun(name, name, 1.0, {}, noise + height) for name, height in heights.items())
     return replace(made, arms=arms, scale="tiny", exact=False, **changes)
 
 
