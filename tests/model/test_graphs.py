@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -17,6 +18,7 @@ from mabert.model.graphs import Captured, GraphMemory, Shape, use_graphs
 from tests.model.helpers import VOCAB, build, config
 from tests.model.launches import GPU, move, stand_in
 
+close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
 LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=9)
 
 
@@ -72,10 +74,6 @@ def both():
     return models(position_embedding="rotary", ssm_direction="bidirectional")
 
 
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-
-
 def batch(lengths, seed=0):
     longest = max(lengths)
     mask = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
@@ -97,7 +95,7 @@ def test_a_graph_gives_the_vectors_of_the_layers(both, lengths, layout, seed):
     expected = plain(ids, **inputs).last_hidden_state
     before = Again.replayed
     for _ in range(graphs.SEEN):
-        same(by_graphs(ids, **inputs).last_hidden_state, expected)
+        close(by_graphs(ids, **inputs).last_hidden_state, expected)
     assert Again.replayed > before or ids.numel() > graphs.LONGEST_ROW
 
 
@@ -120,7 +118,7 @@ def test_a_graph_is_made_the_second_time_and_the_oldest_goes(monkeypatch):
     before = Again.made
     for time, made in ((60, 0), (60, 1), (60, 1), (120, 1), (120, 2), (180, 2), (180, 2), (180, 2), (180, 3), (120, 3)):
         ids = batch([time], seed=made)[0]
-        same(by_graphs(ids).last_hidden_state, plain(ids).last_hidden_state)
+        close(by_graphs(ids).last_hidden_state, plain(ids).last_hidden_state)
         assert Again.made - before == made, time
     assert len(by_graphs.graphs.graphs) == 2
 
@@ -159,7 +157,7 @@ def test_threads_get_their_own_vectors(both):
 
     with ThreadPoolExecutor(4) as threads:
         for turn, found in enumerate(threads.map(ask, range(64))):
-            same(found, expected[turn % 8])
+            close(found, expected[turn % 8])
 
 
 @torch.inference_mode()
@@ -169,7 +167,7 @@ def test_where_memory_is_full_no_more_graphs_are_made(monkeypatch):
     monkeypatch.setattr(graphs, "Captured", captured)
     ids = batch([30])[0]
     for _ in range(4):
-        same(by_graphs(ids).last_hidden_state, plain(ids).last_hidden_state)
+        close(by_graphs(ids).last_hidden_state, plain(ids).last_hidden_state)
     assert captured.call_count == 1
 
 

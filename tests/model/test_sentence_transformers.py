@@ -40,7 +40,7 @@ def opened(folder):
     return SentenceTransformer(str(folder), device="cpu", trust_remote_code=True, local_files_only=True)
 
 
-def same(folder, **asked):
+def same_vectors(folder, **asked):
     """Checks that both give the same vectors of a folder; returns them."""
     theirs = opened(folder).encode(TEXTS, batch_size=3)
     np.testing.assert_allclose(mabert.load(folder).embed(TEXTS, progress=False, **asked), theirs, rtol=1e-4, atol=1e-5)
@@ -49,8 +49,8 @@ def same(folder, **asked):
 
 def test_a_classifiers_pooling_is_kept_with_the_layers_behind_it(saved):
     folder = saved(pooler_act="tanh", pooler_norm=True)
-    same(folder, pooling="map")
-    theirs = same(folder)
+    same_vectors(folder, pooling="map")
+    theirs = same_vectors(folder)
     mean = mabert.load(folder).embed(TEXTS, pooling="mean", progress=False)
     assert np.abs(mean - theirs).max() > 1e-2
 
@@ -62,7 +62,7 @@ def test_what_sentence_transformers_saves_stays_the_same(saved, tmp_path):
         model[1].pooler.score.weight.mul_(-3)  # as training might
     wanted = model.encode(TEXTS)
     model.save(str(tmp_path / "again"))
-    np.testing.assert_allclose(same(tmp_path / "again"), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(same_vectors(tmp_path / "again"), wanted, rtol=1e-5, atol=1e-6)
     assert not np.allclose(wanted, opened(folder).encode(TEXTS), atol=1e-3)
 
 
@@ -72,7 +72,7 @@ def test_modules_of_sentence_transformers_come_before_the_configuration(saved, t
     encoder = Transformer(str(saved(MaBertModel)))
     modules = [encoder, Pooling(encoder.get_embedding_dimension(), pooling), *([Normalize()] if normalize else [])]
     SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "again"))
-    same(tmp_path / "again")
+    same_vectors(tmp_path / "again")
 
 
 @pytest.mark.parametrize("lower", [False, True])
@@ -100,7 +100,7 @@ def test_a_new_pooling_stands_behind_any_encoder(saved, tmp_path):
     encoder = Transformer(str(saved(MaBertModel)))
     model = SentenceTransformer(modules=[encoder, MapPooling(encoder.get_embedding_dimension())], device="cpu")
     model.save(str(tmp_path / "again"))
-    np.testing.assert_allclose(same(tmp_path / "again"), model.encode(TEXTS), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(same_vectors(tmp_path / "again"), model.encode(TEXTS), rtol=1e-5, atol=1e-6)
 
 
 def test_a_text_has_the_same_vector_in_any_batch(saved):
@@ -122,7 +122,7 @@ def test_the_head_stays_a_cross_encoders(saved):
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("pooling", ["map", "attention", "cls", "mean"])
 def test_both_give_the_same_vectors_of_any_folder(saved, kind, normalize, pooling):
-    theirs = same(saved(kind, pooling=pooling, normalize=normalize))
+    theirs = same_vectors(saved(kind, pooling=pooling, normalize=normalize))
     assert np.allclose(np.linalg.norm(theirs, axis=1), 1) == normalize
 
 

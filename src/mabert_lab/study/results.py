@@ -158,8 +158,7 @@ PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}  # operations a
 
 def speed_of(cell: Cell, result: Mapping[str, Any]) -> dict[str, float | None]:
     """Returns a pretraining's tokens a second, and their share of the GPU's peak, None if unknown, by six operations a
-    token for each parameter but the vocabulary's table; the scores of attention and the decoder's product are not
-    counted."""
+    token and parameter outside the vocabulary's table; scores of attention and the decoder's product do not count."""
     rate = result["outcome"]["tokens"] / result["seconds"] if result["seconds"] else None
     model = cell.content["recipe"]["model"]
     table = model["vocab_size"] * (model.get("embedding_size") or model["hidden_size"])
