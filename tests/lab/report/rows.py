@@ -69,8 +69,7 @@ def measured(spread=0.0, rounds=None, change=lambda measure, model, length, valu
 
 def rivals(calls, factor, spread=0.1):
     """Times of five rivals, one of them at a factor of MaBERT's."""
-    change = lambda measure, model, length, value: {"mabert": 1.0, "longformer": factor}.get(model, 9.0)  # noqa: E731
-    return measured(spread, calls, change)
+    return measured(spread, calls, lambda measure, model, *_: {"mabert": 1.0, "longformer": factor}.get(model, 9.0))
 
 
 def curves(texts=24, scan="forward", **by_masking):
