@@ -9,10 +9,10 @@ from typing import Any
 
 from filelock import lock_descriptor
 
+from mabert.files import tables
 from mabert.files.reading import read_json_if_there
 from mabert.files.writing import WRITING, write_json, write_text
 from mabert.machine.environment import environment
-from mabert.train.written import read_yaml
 
 REQUEST = "request.yaml"
 RESULT = "result.json"
@@ -171,3 +171,13 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, str]
             yield from differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
     elif old != new:
         yield where, f"{where}: {old!r} there, {new!r} here"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Reads the mapping in a YAML file with the safe loader."""
+    from mabert.files.yaml import parse_yaml  # imported here to keep `--help` fast
+
+    content = parse_yaml(tables.read_text(path), str(path))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds {type(content).__name__}; a recipe is a mapping of fields")
+    return content

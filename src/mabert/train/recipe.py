@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from mabert.data import WindowKind
 from mabert.data.corpus import Source, parse_sources
 from mabert.files.places import default_cache
+from mabert.files.reading import shown
 from mabert.machine import Precision
 from mabert.schema import Masking, Pooling
 from mabert.schema.check import Checked, check, check_configuration, is_number, unknown
@@ -27,8 +28,7 @@ from mabert.schema.ranges import (
     Tokens,
     WeightDecay,
 )
-from mabert.train.folder import DIRECTORY, RunFolder, located
-from mabert.train.written import read_yaml, with_overrides
+from mabert.train.folder import DIRECTORY, RunFolder, located, read_yaml
 
 if TYPE_CHECKING:
     from mabert.baselines.family import Family
@@ -307,6 +307,29 @@ def load_recipe(path: str | Path, overrides: list[str] | None = None) -> Pretrai
 
             content.setdefault("architecture", open_model(start).family.name)
     return check(PretrainRecipe, content)
+
+
+def with_overrides(content: dict[str, Any], overrides: list[str] | None) -> dict[str, Any]:
+    """Sets `section.field=value` for each override, in place."""
+    from mabert.files.yaml import parse_yaml
+
+    for override in overrides or []:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{shown(override)} is not of the form name=value, such as training.steps=100")
+        set_field(content, key.split("."), parse_yaml(value, f"the value in {f'{key[:80]}={value[:40]}'!r}"))
+    return content
+
+
+def set_field(content: dict[str, Any], keys: list[str], value: Any) -> None:
+    """Sets a nested field, creating missing sections."""
+    for key in keys[:-1]:
+        if content.get(key) is None:
+            content[key] = {}
+        content = content[key]
+        if not isinstance(content, dict):
+            raise ValueError(f"{'.'.join(keys)} cannot be set: {key} is not a section")
+    content[keys[-1]] = value
 
 
 def recipe_of_run(folder: str | Path, overrides: list[str] | None = None) -> PretrainRecipe:

@@ -26,7 +26,7 @@ from mabert.model.config import MaBertConfig
 from mabert.model.graphs import Captured
 from mabert.model.prepack import prepack
 from mabert.opening.opened import open_model
-from mabert_lab.bench.notation import split, titled
+from mabert_lab.bench.tables import split, titled
 
 Engine = Callable[[PreTrainedModel], Callable[..., Any]]
 

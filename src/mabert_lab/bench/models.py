@@ -15,9 +15,9 @@ from mabert.machine.environment import fast_dtype
 from mabert.schema.check import Checked
 from mabert.schema.ranges import Range, Read, Tokens
 from mabert_lab.bench.engines import contender, title_of
-from mabert_lab.bench.notation import digits
 from mabert_lab.bench.profiles import Cell, Dtype, Profile
 from mabert_lab.bench.results import measured_on, record, table
+from mabert_lab.bench.tables import digits
 from mabert_lab.bench.turns import QUICK, Bench, Protocol
 from mabert_lab.bench.worker import workers_of
 

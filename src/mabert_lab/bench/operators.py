@@ -22,8 +22,8 @@ from torch.nn.functional import conv1d, silu, softplus
 from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
 from mabert.ops.library import scan_op
-from mabert_lab.bench.notation import digits
 from mabert_lab.bench.results import measured_on, place_of, record, table, times_of
+from mabert_lab.bench.tables import digits
 
 CHANNELS, STATE, WIDTH = 1536, 16, 4
 _SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")

@@ -22,7 +22,7 @@ from mabert.files.reading import read_json, to_json
 from mabert.files.writing import write_json
 from mabert.machine.environment import environment
 from mabert.machine.progress import Bar
-from mabert_lab.bench.notation import digits
+from mabert_lab.bench.tables import digits
 
 
 def measured_on() -> dict[str, Any]:

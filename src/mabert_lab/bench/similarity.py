@@ -12,8 +12,8 @@ from sklearn.metrics import average_precision_score
 from mabert.data.glue import load_glue
 from mabert.data.tasks import column
 from mabert.infer.model import load
-from mabert_lab.bench.notation import split
 from mabert_lab.bench.results import measured_on, write
+from mabert_lab.bench.tables import split
 
 SPLITS = {"stsb": ("validation",), "mrpc": ("train", "validation")}
 """Labelled splits that no model here was trained on; published embedders were trained on STS-B's `train`."""

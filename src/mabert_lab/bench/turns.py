@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from mabert.machine.rounds import Spread
 from mabert.schema.check import Checked
 from mabert.schema.ranges import Count, Range, Seconds
-from mabert_lab.bench.bounds import bounds_of
 from mabert_lab.bench.profiles import Cell
+from mabert_lab.bench.tables import bounds_of
 from mabert_lab.bench.tasks import Sample
 from mabert_lab.bench.worker import START, CellError, Worker, free_memory
 
@@ -66,7 +66,7 @@ def take_turns(
 
 @dataclass(frozen=True)
 class Bounded(Spread):
-    """Times of one side, in milliseconds, with their lower and upper bound, see `mabert_lab.bench.bounds`."""
+    """Times of one side, in milliseconds, with their lower and upper bound, see `mabert_lab.bench.tables`."""
 
     low_ms: float
     high_ms: float

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from mabert_lab.bench.bounds import chance_apart
+from mabert_lab.bench.tables import chance_apart
 from mabert_lab.report import paper
 
 

@@ -1,7 +1,7 @@
 """The paper's numbers (`paper.yaml`) and claims (`claims.yaml`), and one judge for scores, costs and drift.
 
-Each kind of evidence (`score_claims.py`, `cost_claims.py`, `drift.py`) is turned into comparisons, each of which
-supports its claim, refutes it, or leaves it open.
+Each kind of evidence (`claims.py`, `drift.py`) is turned into comparisons, each of which supports its claim, refutes
+it, or leaves it open.
 """
 
 import math

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from mabert_lab.report import paper, studies
 from mabert_lab.report.charts import INK, LOOKS, line_chart, over_steps, panels, svg, with_grid
+from mabert_lab.report.claims import unlearnt_of
 from mabert_lab.report.document import FLAG, MISSING, table, with_best, written
-from mabert_lab.report.score_claims import unlearnt_of
 from mabert_lab.report.studies import LEAST_PAIRS, LEVEL, NO_SCORES, ArmRun, StudyRun, averages, difference, percent
 
 _UNITS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mabert_lab.report import cost_claims, costs_page, drift, paper, score_claims
+from mabert_lab.report import claims, costs_page, drift, paper
 from mabert_lab.report.costs import Results, papers_results
 from mabert_lab.report.document import table
 from mabert_lab.report.found import Found
@@ -40,10 +40,10 @@ def verdicts_on(
 ) -> list[Verdict]:
     """Judges a claim at every place where it was measured, or once if nowhere."""
     if claim.kind == "scores":
-        own = list(score_claims.of_studies(claim, studies))
+        own = list(claims.of_studies(claim, studies))
         needs = "a study: " + " or ".join(f"`mabert study {name}`" for name in claim.rule["asks"])
     elif claim.kind == "costs":
-        own, needs = [] if results is None else list(cost_claims.of_results(claim, results)), "`mabert bench models`"
+        own, needs = [] if results is None else list(claims.of_results(claim, results)), "`mabert bench models`"
     else:
         own, needs = list(drift.of_drifts(claim, drifts)), "`mabert study drift`"
     return own or [Verdict(claim, "-", UNMEASURED, takes=(needs,))]
@@ -55,8 +55,8 @@ def of_paper(claim: Claim) -> Verdict:
     if claim.kind == "drift":
         return Verdict(claim, "the paper", "", "curves without numbers")
     if claim.kind == "costs":
-        return next(cost_claims.of_results(claim, papers_results()))
-    return next(score_claims.of_studies(claim, [papers_study(claim.rule["asks"][-1])]))
+        return next(claims.of_results(claim, papers_results()))
+    return next(claims.of_studies(claim, [papers_study(claim.rule["asks"][-1])]))
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import escape
 
-from mabert_lab.report import costs, costs_page, drift, engines, paper, scores
+from mabert_lab.report import costs, costs_page, drift, paper, scores
 from mabert_lab.report.charts import on_paper
 from mabert_lab.report.document import Page, page, plain, table
 from mabert_lab.report.found import Found
@@ -40,7 +40,7 @@ def efficiency_page(results: costs.Results) -> Page:
 
 def engines_page(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Page:
     """Makes a page with a table and a figure for each file that `mabert bench models` wrote of contenders, by name."""
-    return page("engines.md", "Models in their engines", files=list(files), engines=engines)
+    return page("engines.md", "Models in their engines", files=list(files), costs_page=costs_page)
 
 
 def absent(every: Sequence[Found]) -> list[paper.Table]:

@@ -14,8 +14,8 @@ from mabert.files.reading import key_of
 from mabert.files.tables import check_can_read_twice
 from mabert.schema.check import Checked, check, check_part
 from mabert.schema.ranges import ONE_OR_MORE, Budgets, Range, Seeds
-from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders
-from mabert.train.written import read_yaml, with_overrides
+from mabert.train.folder import read_yaml
+from mabert.train.recipe import FinetuneRecipe, PretrainRecipe, as_mapping, find_recipe, recipe_folders, with_overrides
 from mabert_lab.study.tasks import StudyTask
 
 logger = logging.getLogger(__name__)

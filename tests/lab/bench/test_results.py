@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mabert_lab.bench import results
-from mabert_lab.bench.notation import digits
 from mabert_lab.bench.results import in_short, measured_on, record
+from mabert_lab.bench.tables import digits
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mabert_lab.bench.bounds import chance_apart
+from mabert_lab.bench.tables import chance_apart
 from mabert_lab.report.costs import NAMES, ratio
 from mabert_lab.report.costs_page import headlines, measured_table, ratio_table
 from mabert_lab.report.paper import BASELINES

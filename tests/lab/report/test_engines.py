@@ -4,8 +4,8 @@ import pytest
 
 from mabert.baselines.registry import FAMILIES
 from mabert_lab.bench.engines import PRESETS, title_of
+from mabert_lab.report.costs_page import latencies, latency_table, speed_over_length
 from mabert_lab.report.document import markdown
-from mabert_lab.report.engines import latencies, latency_table, speed_over_length
 from mabert_lab.report.whole import engines_page
 from tests.lab.report.rows import efficiency, raw
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mabert_lab.bench.turns import Bounded
 from mabert_lab.report import paper
-from mabert_lab.report.cost_claims import least_calls
+from mabert_lab.report.claims import least_calls
 from mabert_lab.report.costs import NAMES
 from mabert_lab.report.drift import SITUATIONS
 from mabert_lab.report.paper import CLAIMS, DEPENDS, FAILS, HOLDS, LEARNT_BELOW, OPEN, UNMEASURED, judge, overall

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mabert_lab.bench import bounds
-from mabert_lab.bench.bounds import CHANCE, bounds_of, chance_apart, left_out
+from mabert_lab.bench import tables
+from mabert_lab.bench.tables import CHANCE, bounds_of, chance_apart, left_out
 
 
 @given(st.integers(1, 60))
@@ -17,7 +17,7 @@ def test_bounds_leave_out_as_many_as_chance_allows_the_slowest_first(count):
     assert bounds_of(range(count)[::-1]) == (fastest, count - 1 - slowest)
     assert slowest - fastest in (0, 1)
     more = (fastest + 1, fastest) if slowest == fastest else (slowest, fastest + 1)
-    assert sum(more) >= count or bounds._chance(count, more[0], count, more[1]) >= CHANCE
+    assert sum(more) >= count or tables._chance(count, more[0], count, more[1]) >= CHANCE
     assert chance_apart(count, count) < CHANCE or count < 5
     assert (slowest > 0) == (count >= 7)
 

@@ -1,8 +1,10 @@
-"""Bounds of a side's times, by which a permutation test tells two sides apart."""
+"""What tables of measurements need, without torch: bounds of a side's times, by which a permutation test tells two
+sides apart, and how contenders and numbers are written."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 CHANCE = 0.005  # largest chance that the bounds of two equally fast sides lie apart, the first below the second
 
@@ -38,3 +40,20 @@ def _chance(first: int, out_of_first: int, second: int, out_of_second: int) -> f
         for below in range(first - out_of_first, first + 1)
     )
     return sum(orders) / math.comb(first + second, first)
+
+
+def split(name: str) -> tuple[str, str]:
+    """Splits a contender's name into model and engine; a path may contain a colon too."""
+    model, colon, engine = name.rpartition(":")
+    return (model, engine) if colon and "/" not in engine else (name, "")
+
+
+def titled(name: str, titles: Mapping[str, str]) -> str:
+    """Returns a contender's title in tables, by those of models: ``bert:openvino`` is BERT, openvino."""
+    model, engine = split(name)
+    return titles.get(model, Path(model).name) + (f", {engine}" if engine else "")
+
+
+def digits(number: float, least: int = 3) -> str:
+    """Formats a positive number with so many significant digits, and all that stand before the point."""
+    return f"{number:,.{max(0, least - 1 - math.floor(math.log10(number)))}f}"
