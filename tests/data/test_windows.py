@@ -60,8 +60,3 @@ def test_limits(mode):
             windows[index]
     with pytest.raises(ValueError, match="there are no documents to cut"):
         Windows(Documents(None, np.array([]), np.array([])), 8, mode)
-
-
-def test_an_unknown_mode_is_named():
-    with pytest.raises(ValueError, match="windows is 'sliding'; it must be one of 'packed', 'document'"):
-        Windows(documents_of([5]), 8, "sliding")

@@ -23,18 +23,16 @@ from transformers import PreTrainedTokenizerFast
 from mabert.data import WindowKind
 from mabert.data.cache import Documents
 from mabert.schema import IGNORED
-from mabert.schema.check import check
 
 
 class Windows:
     """A sequence of windows of documents; `windows[i]` is int64 `(at most length,)` and always the same. `length`
     counts [CLS] and the final [SEP] and is at least 4.
 
-    Raises ValueError if the mode is neither `packed` nor `document`, or there are no documents.
+    Raises ValueError if there are no documents.
     """
 
     def __init__(self, documents: Documents, length: int, mode: WindowKind = "packed") -> None:
-        check(WindowKind, mode, "windows")
         if not len(documents):
             raise ValueError("there are no documents to cut into windows")
         self.documents, self.length, self._packed = documents, length, mode == "packed"

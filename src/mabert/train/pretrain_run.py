@@ -106,8 +106,8 @@ def resolve(
         size = recipe.model.get("vocab_size")
         tokenizer, origin = find_tokenizer(family, recipe.tokenizer, sources, recipe.data.folder, before, size)
     config = model_config(recipe, tokenizer, opened)
-    parameters = parameters_of(class_for("masked_lm", config), config)
     batch = bytes_of_batch(recipe, config, arguments.bf16)
+    parameters = parameters_of(class_for("masked_lm", config), config)
     check_fits("the model", parameters, TRAINING_BYTES, batch, arguments.device)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
