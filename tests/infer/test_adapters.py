@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import mabert
-from mabert.files.places import ADAPTER_WEIGHTS, find
+from mabert.files.places import ADAPTER, ADAPTER_WEIGHTS, find
 from mabert.opening import weights
 from mabert.opening.opened import extend, open_model
 
@@ -82,6 +82,9 @@ def test_an_adapter_that_cannot_be_applied_is_refused(encoder, classifier, tmp_p
     cut = shutil.copytree(folder, tmp_path / "cut")
     (cut / ADAPTER_WEIGHTS).write_bytes((folder / ADAPTER_WEIGHTS).read_bytes()[:100])
     refused.append((cut, ValueError, "the adapter in .*cut cannot be read, or is of another model: "))
+    empty = shutil.copytree(folder, tmp_path / "empty")
+    (empty / ADAPTER).write_text("{}")
+    refused.append((empty, ValueError, "adapter_config.json has no peft_type"))
     none = shutil.copytree(folder, tmp_path / "none")
     (none / ADAPTER_WEIGHTS).unlink()
     refused.append((none, FileNotFoundError, r"none holds adapter_config\.json without its weights"))

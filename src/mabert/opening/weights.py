@@ -152,6 +152,8 @@ def with_adapter(model: Pretrained, path: Path) -> Pretrained:
 
     if not (path / ADAPTER_WEIGHTS).is_file():
         raise FileNotFoundError(f"{path} holds {ADAPTER} without its weights ({ADAPTER_WEIGHTS})")
+    if "peft_type" not in read_json(path / ADAPTER):
+        raise ValueError(f"{path / ADAPTER} has no peft_type, by which PEFT tells kinds of adapters apart")
     with LOADING, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PEFT asks for an attribute of transformers by its old name
         try:
