@@ -44,9 +44,10 @@ class Exported:
 def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
     """Exports a model with the head it was saved with, in float32, for batches of any size and length.
 
-    The folder has `optimum`'s layout: the graph with configuration, tokenizer and, for a folder of
-    sentence-transformers, its modules. Inputs are `input_ids`, `attention_mask` and, if the tokenizer makes them,
-    `token_type_ids`, all int64 (batch, sequence); outputs have transformers' names.
+    The folder has `optimum`'s layout: the graph with configuration, tokenizer, how texts were encoded in fine-tuning,
+    and of sentence-transformers' files an encoder's modules or a CrossEncoder's settings. Inputs are `input_ids`,
+    `attention_mask` and, if the tokenizer makes them, `token_type_ids`, all int64 (batch, sequence); outputs have
+    transformers' names.
 
     Args:
         model: Model folder, hub name or delta; MaBERT or another encoder of `mabert.baselines`.
@@ -69,6 +70,7 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
     loaded.set_attn_implementation("sdpa")  # exporters know torch's attention, not ours
     names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
     plain = Plain(loaded, names)
+    _ = opened.encoding, opened.sentences  # damaged ones are refused before the work
     with filling(output, size_of(loaded)) as staging:
         runtime.write(plain, staging / runtime.FILE)
         running = runtime(staging / runtime.FILE)

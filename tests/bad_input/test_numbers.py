@@ -189,6 +189,16 @@ def test_what_is_trained_on_a_gpu_must_fit_its_memory_alone(monkeypatch):
         memory.check_fits("the model", (1 << 28) + 1, 16, device=gpu)
 
 
+def test_adafactor_needs_half_of_what_adamw_needs(made, tmp_path, refused, monkeypatch):
+    monkeypatch.setattr(memory, "memory_left", lambda: 0)
+    needed = []
+    for optimizer in ("adamw", "adafactor"):
+        sized = ["model.hidden_size=4096", "model.intermediate_size=65536", f"training.optimizer={optimizer}"]
+        told = refused("pretrain", made / "plan.yaml", "-o", tmp_path / "run", *sized)
+        needed.append(float(told.split("at least ")[1].split(" GiB")[0].replace(",", "")))
+    assert needed[0] == pytest.approx(2 * needed[1], rel=0.01)
+
+
 def test_training_asks_the_memory_of_the_device_that_it_is_to_run_on(made, tmp_path, refused, monkeypatch):
     gpu = torch.device("cuda")
     monkeypatch.setattr(memory, "gpu_memory_left", lambda device: int(device == gpu))

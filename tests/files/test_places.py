@@ -146,6 +146,11 @@ def test_a_home_is_found_and_no_name_on_the_hub(tmp_path, monkeypatch):
     assert not is_hub_name("~/mine")
     with pytest.raises(FileNotFoundError, match=rf"^no model folder {tmp_path / 'mine'} "):
         find("~/mine")
+    with pytest.raises(FileNotFoundError, match=r"^no model folder ~nobody-here/mine "):
+        find("~nobody-here/mine")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/config.json").write_text("{}")
     assert find("~/mine").path == tmp_path / "mine"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").rename("~mine")
+    assert find("~mine").path == Path("~mine")

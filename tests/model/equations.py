@@ -147,7 +147,7 @@ class Equations:
         return y
 
     def mamba_block(self, index, h, positions):
-        """Eqs. 2 and 3, with the masks the masking has."""
+        """Eqs. 2 and 3, with those masks that `padding_safe_masking` names."""
         name, masking = f"layers.{index}", self.c.padding_safe_masking
         m = self.m[..., None]
         before = m if masking in ("pre", "pre+post", "exact") else 1

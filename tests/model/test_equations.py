@@ -73,7 +73,7 @@ def test_without_its_padding_each_text_follows_the_equations_alone(fields, paddi
 @pytest.mark.parametrize("masking", ["none", "pre", "post", "pre+post", "exact"])
 @pytest.mark.parametrize("direction", ["forward", "backward", "bidirectional"])
 @pytest.mark.parametrize("padding", MASKS)
-def test_every_regime_of_masking_follows_the_equations(masking, direction, padding):
+def test_every_masking_follows_the_equations(masking, direction, padding):
     fields = {"padding_safe_masking": masking, "ssm_direction": direction, "layer_pattern": "MTM"}
     (model, _), equations = both(**fields, unpad="never")
     tokens = ids(np.random.default_rng(2), 2, 6)
@@ -127,7 +127,7 @@ def check_gradients(kind, settings, equations, step=1e-5):
 
 
 def is_of_mamba(options):
-    """Whether options are of Mamba layers, to which alone a masking matters, or of whole models."""
+    """Whether options are of Mamba layers, the only ones that masking affects, or of whole models."""
     return not options or any(name.startswith(("ssm_", "layer_pattern")) for name in options)
 
 

@@ -120,7 +120,8 @@ def take_any_character() -> None:
 
 
 def write_messages() -> None:
-    """Shows our own log messages, without those of other libraries; of torchrun's processes, only the first speaks."""
+    """Shows our own log messages, without those of other libraries; of torchrun's processes only the first
+    warns, since all see the same."""
     logging.basicConfig(format="mabert: %(message)s", level=logging.WARNING)
     first = os.environ.get("RANK", "0") == "0"
     logging.getLogger("mabert").setLevel(logging.INFO if first else logging.ERROR)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
 from mabert.data import GLUE, LabelKind
 from mabert.files.places import find
-from mabert.files.reading import shown
+from mabert.files.reading import expanded, shown
 from mabert.machine.environment import check_reporters
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 from mabert.schema.ranges import BERT_SIZE, MOST_SEEDS, Budget, Seed, Tokens, Vocabulary, range_of
@@ -235,7 +235,7 @@ def load_examples(options: argparse.Namespace) -> tuple[Any, Any]:
     asked = asked_for(options, TABLE_OPTIONS)
     columns = Columns(asked["text_column"], asked["pair_column"], asked["label_column"])
     named = {split: asked[split] for split in ("train", "validation", "test") if asked[split] is not None}
-    kind = options.kind or recognized(Path(options.train).expanduser(), asked["label_column"])
+    kind = options.kind or recognized(expanded(options.train), asked["label_column"])
     if kind in ("tokens", "answers"):
         for name in ("text_column", "pair_column", "label_column"):
             if getattr(options, name):

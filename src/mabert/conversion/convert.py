@@ -19,6 +19,7 @@ from mabert.conversion.training import Alignment, Distillation, train
 from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
 from mabert.files.places import CARD
+from mabert.files.reading import expanded
 from mabert.files.writing import filling, write_text
 from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import size_of
@@ -143,7 +144,7 @@ def save(run: ConversionRun, student: Any, outcome: dict[str, Any]) -> None:
     with filling(run.folder.path, size_of(student), MAKE_ROOM) as staging:
         if run.recipe.delta:
             named = request["teacher"]
-            named = str(here.absolute()) if (here := Path(named).expanduser()).exists() else named
+            named = str(here.absolute()) if (here := expanded(named)).exists() else named
             save_delta(student, outcome["use"], named, request["resolved"]["weights"], staging)
         else:
             student.save_pretrained(staging)

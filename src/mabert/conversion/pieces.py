@@ -16,6 +16,7 @@ from mabert.conversion.teacher import Teacher
 from mabert.conversion.watch import Item
 from mabert.data.cache import Documents, plain_encoder
 from mabert.files import tables
+from mabert.files.reading import expanded
 from mabert.files.sentences import is_cross_encoder
 from mabert.opening.opened import Opened
 
@@ -273,9 +274,7 @@ def read_pairs(
     """
     share = -(-(tokens + held_out) // len(texts))
     room = length - frame.size
-    encoded = [
-        _encoded(number, Path(text).expanduser(), tokenizer, columns, share, room) for number, text in enumerate(texts)
-    ]
+    encoded = [_encoded(number, expanded(text), tokenizer, columns, share, room) for number, text in enumerate(texts)]
     ids = [own for own, _ in encoded]
     places = shortened(np.concatenate([own for _, own in encoded]), room)
     places = places[np.random.default_rng(seed).permutation(len(places))]

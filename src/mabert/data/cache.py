@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.data.corpus import Source, Sources, parse_sources, pieces_of
 from mabert.data.tokenizer import fingerprint, special_ids
-from mabert.files.reading import key_of, read_json
+from mabert.files.reading import expanded, key_of, read_json
 from mabert.files.writing import make_once, whole_file, write_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
@@ -163,7 +163,7 @@ def build_cache(
         "sources": [source.identity() for source in parsed],
     }
     key = key_of(made_of, 16)
-    place = Path(folder).expanduser() / key
+    place = expanded(folder) / key
     if place.exists():
         logger.info("reusing the token cache %s", place)
     make_once(place, lambda building: _build(building, parsed, tokenizer, made_of, progress))

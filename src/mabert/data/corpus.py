@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl
 
 from mabert.files import tables
 from mabert.files.places import without_waiting
-from mabert.files.reading import digest, files_below
+from mabert.files.reading import digest, expanded, files_below
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ def parse_sources(sources: Sources, text_column: str = "text") -> list[Source]:
         elif isinstance(source, str) and source.startswith("hub:"):
             parsed.append(HubSource.parse(source))
         else:
-            parsed.extend(FileSource(path, text_column) for path in _files_of(Path(source).expanduser()))
+            parsed.extend(FileSource(path, text_column) for path in _files_of(expanded(source)))
     return parsed
 
 

@@ -13,7 +13,7 @@ from mabert.data import GLUE, LabelKind
 from mabert.data.corpus import HubSource
 from mabert.data.tasks import Rows, Task, as_rows, row_label
 from mabert.files import tables
-from mabert.files.reading import check_source
+from mabert.files.reading import check_source, expanded
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def load_glue(task: str, source: str | Path = GLUE, splits: Sequence[str] | None
     if str(source).startswith("hub:"):
         name = str(source).removeprefix("hub:") or GLUE.removeprefix("hub:")
         return {split: _from_hub(known, name, split) for split in wanted}
-    folder = _task_folder(known, Path(source).expanduser())
+    folder = _task_folder(known, expanded(source))
     if splits is None:
         wanted = [name for name in wanted if not name.startswith("test") or (folder / known.splits[name]).exists()]
     return {split: _from_file(known, folder / known.splits[split], split.startswith("test")) for split in wanted}

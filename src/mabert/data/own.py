@@ -12,6 +12,7 @@ from mabert.data.entities import CONLL, read_tagged, types_of
 from mabert.data.squad import read_squad
 from mabert.data.tasks import Columns, Rows, Task, alike, as_rows, column, read_tables
 from mabert.files import tables
+from mabert.files.reading import expanded
 from mabert.schema.check import check
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def load_own(
     check(LabelKind, kind, "kind")
     if "train" not in files:
         raise ValueError("no training file given")
-    paths = {split: Path(path).expanduser() for split, path in files.items()}
+    paths = {split: expanded(path) for split, path in files.items()}
     if kind == "tokens":
         task, held = read_tagged(paths, name)
     elif kind == "answers":
@@ -71,7 +72,7 @@ def load_own(
         train = loaded["train"]
         count = round(hold_out * len(train))
         if not 0 < count < len(train):
-            raise ValueError(f"{hold_out:g} of {len(train)} training rows is no row or all; give a validation file")
+            raise ValueError(f"holding {hold_out:g} of {len(train)} rows out takes none or all; give a validation file")
         order = np.random.default_rng(seed).permutation(len(train)).tolist()
         held_out = set(rows_to_hold_out(task, train, order, count))
         logger.info("held %d of the training rows out for validation", len(held_out))

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from mabert.files.reading import digest, read_json, sha256
+from mabert.files.reading import digest, expanded, read_json, sha256
 from mabert.files.writing import CannotSaveError, is_full, make_once
 
 CONFIG = "config.json"
@@ -152,7 +152,7 @@ def folder_of(model: str | Path, *, weights: bool = True) -> Path:
     cache, so that its files of sentence-transformers are beside the weights; without `weights`, these are left out.
     Raises FileNotFoundError if there is no such model, and ValueError if a package's weights are not those known.
     """
-    name, path = str(model), Path(model).expanduser()
+    name, path = str(model), expanded(model)
     hub_name = next((known for known, package in PACKAGES.items() if name in (known, package.name)), None)
     if path.exists():
         return path

@@ -4,6 +4,7 @@ folders."""
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -126,6 +127,12 @@ def read_json_value(file: Path, nan: bool = False) -> Any:
     return parse_json(text, str(file), nan)
 
 
+def expanded(path: str | Path) -> Path:
+    """Returns a path whose leading `~` or `~name` is a home folder; unchanged if there is a file of that very name, or
+    no such home."""
+    return path if (path := Path(path)).exists() else Path(os.path.expanduser(path))
+
+
 def read_json_if_there(file: Path) -> dict[str, Any] | None:
     """Reads the object in a JSON file; None if there is no file."""
     try:
@@ -137,7 +144,7 @@ def read_json_if_there(file: Path) -> dict[str, Any] | None:
 def check_source(source: str | Path, hub: str) -> None:
     """Raises FileNotFoundError for a folder that is not there; ``hub:NAME`` of a data set on the hub is not looked for.
     The error names `hub`, the hub's data set."""
-    if not str(source).startswith("hub:") and not Path(source).expanduser().is_dir():
+    if not str(source).startswith("hub:") and not expanded(source).is_dir():
         raise FileNotFoundError(f"{source}: no such folder (the hub's data set is written {hub})")
 
 

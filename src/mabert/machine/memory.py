@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel
 
-TRAINING_BYTES = 16
-"""Bytes that training needs for each parameter in float32: its value, its gradient and AdamW's two moments."""
+TRAINING_BYTES = {"adamw": 16, "adafactor": 8}
+"""Bytes that training needs for each parameter in float32, by optimizer: its value and its gradient, and AdamW's two
+moments; Adafactor's are few."""
 
 _WORDS = (
     "can't allocate memory",
@@ -65,8 +66,8 @@ def check_fits(
     what: str, parameters: int, bytes_each: int, beside: int = 0, device: torch.device | None = None
 ) -> None:
     """Refuses a model that the memory cannot hold, a GPU's if `device` is one, before anything is allocated, by a
-    ValueError that names both amounts. `bytes_each` is 2 or 4 for inference, `TRAINING_BYTES` for training; a batch
-    needs at least `beside` bytes."""
+    ValueError that names both amounts. `bytes_each` is 2 or 4 for inference, see `TRAINING_BYTES` for training; a
+    batch needs at least `beside` bytes."""
     gpu = device if device is not None and device.type == "cuda" else None
     needed, left = parameters * bytes_each + beside, memory_left() if gpu is None else gpu_memory_left(gpu)
     if left is not None and needed > left:

@@ -191,10 +191,10 @@ def extend(model: Model, length: int, output: str | Path) -> int:
     check_new(output)
     opened = open_model(model)
     opened.refuse_quantized()
-    encoding = opened.encoding  # a damaged one is refused before anything is written
+    _ = opened.encoding, opened.sentences  # damaged ones are refused before anything is written
     longer = opened.family.extend(opened.model(), length)
     opened.tokenizer.model_max_length = length
     with filling(output) as staging:
         longer.save_pretrained(staging)
-        opened.save_beside(staging, length, encoding)
+        opened.save_beside(staging, length)
     return opened.family.finite_limit(opened.config)

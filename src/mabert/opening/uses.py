@@ -62,9 +62,8 @@ def saved_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def saved_use(config: PreTrainedConfig) -> Use:
-    """Returns the use of a saved model by the head in its `architectures`, else the encoder."""
-    heads = map(head_of, config.architectures or ())
-    return next((HEADS[head] for head in heads if head in HEADS), "encoder")
+    """Returns the use of a saved model by the head of `saved_class`, else the encoder."""
+    return HEADS.get(head_of(saved_class(config).__name__), "encoder")
 
 
 def kind_of_labels(config: PreTrainedConfig) -> LabelKind:

@@ -121,7 +121,7 @@ class FinetuneRun:
         fields = {**self.kind.config_fields(), **self.model.family.classifier_dropout(recipe.dropout)}
         config = tuned_config(self.model.config, recipe, fields, pools)
         parameters = parameters_of(class_for(self.kind.use, config), config)
-        check_fits(f"the {self.kind.use}", parameters, TRAINING_BYTES, device=self.processes.device)
+        check_fits(f"the {self.kind.use}", parameters, TRAINING_BYTES["adamw"], device=self.processes.device)
         return config
 
     def new_model(self) -> PreTrainedModel:

@@ -108,7 +108,7 @@ def resolve(
     config = model_config(recipe, tokenizer, opened)
     batch = bytes_of_batch(recipe, config, arguments.bf16)
     parameters = parameters_of(class_for("masked_lm", config), config)
-    check_fits("the model", parameters, TRAINING_BYTES, batch, arguments.device)
+    check_fits("the model", parameters, TRAINING_BYTES[recipe.training.optimizer], batch, arguments.device)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest

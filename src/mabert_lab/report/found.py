@@ -123,11 +123,20 @@ def _with_fields(own: str, of_row: str) -> Callable[[dict[str, Any], str], Any]:
 _DRIFT = "weights direction conv side attention masking cls mean"
 _ENGINES = "measure model dtype length median_ms samples reason setting"
 
+
+def _read_engines(content: dict[str, Any], file: str) -> dict[str, Any]:
+    """Checks a file of models in their engines, whose page is of times alone."""
+    _with_fields("environment rows", _ENGINES)(content, file)
+    if not any(row["measure"] == "latency" for row in content["rows"]):
+        raise ValueError("no latency is measured in it, and the page of engines is of latencies")
+    return content
+
+
 KINDS: Mapping[str, tuple[str, Callable[[dict[str, Any], str], Any]]] = {
     "study": ("mabert study", lambda content, _: read_study(content)),
     "efficiency": ("mabert bench models", costs.read_results),  # costs, by the word that committed files have
     "drift": ("mabert study drift", _with_fields("texts lengths rows", _DRIFT)),
-    "engines": ("mabert bench models", _with_fields("environment rows", _ENGINES)),
+    "engines": ("mabert bench models", _read_engines),
 }
 """Kinds of results: what writes them, and the function that checks them."""
 

@@ -1,4 +1,4 @@
-"""Bounds of times lie apart by chance as rarely as is said."""
+"""Bounds of times lie apart by chance as rarely as is said, and contenders are named alike."""
 
 from itertools import combinations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mabert_lab.bench import tables
-from mabert_lab.bench.tables import CHANCE, bounds_of, chance_apart, left_out
+from mabert_lab.bench.tables import CHANCE, bounds_of, chance_apart, left_out, split, titled
 
 
 @given(st.integers(1, 60))
@@ -35,3 +35,13 @@ def test_the_chance_that_bounds_lie_apart_is_the_share_of_orders_in_which_they_d
 def test_one_disturbed_call_of_seven_hides_no_difference(calls):
     fast, slow = [1.0] * calls, [1.2] * (calls - 1) + [9.0]
     assert bounds_of([*fast[1:], 9.0])[1] < bounds_of(slow)[0]
+
+
+def test_a_contender_is_a_model_and_an_engine_and_a_path_may_have_a_colon():
+    assert [split(name) for name in ("bert", "bert:openvino", "a:b/c")] == [
+        ("bert", ""),
+        ("bert", "openvino"),
+        ("a:b/c", ""),
+    ]
+    titles = {"bert": "BERT"}
+    assert [titled(name, titles) for name in ("bert", "bert:openvino", "runs/own")] == ["BERT", "BERT, openvino", "own"]

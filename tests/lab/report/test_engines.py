@@ -12,6 +12,7 @@ from tests.lab.report.rows import efficiency, raw
 TIMES = {
     "mabert": {128: 40.0, 512: 100.0},
     "mabert-fast:int8": {128: 20.0, 512: 50.0},
+    "minilm": {128: 15.0, 512: 60.0},
     "bert:openvino": {128: 30.0, 512: 120.0},
     "bert": {128: 36.0, 512: None},
     "bert:int8": {128: 10.0, 512: 80.0},
@@ -33,6 +34,7 @@ def test_ours_are_set_beside_the_fastest_of_the_others_at_each_length():
     assert found.loc["BERT"].tolist() == ["36", "\N{EN DASH}"]
     assert found.loc["**MaBERT: its speed, in the fastest rival's**"].tolist() == ["**0.75**", "**1.20**"]
     assert found.loc["**MaBERT, fast, int8: its speed, in the fastest rival's**"].tolist() == ["**0.50**", "**1.60**"]
+    assert found.loc["**minilm: its speed, in the fastest rival's**"].tolist() == ["**2.00**", "**2.00**"]
 
 
 def test_what_was_not_measured_is_told_with_its_reason():
@@ -54,6 +56,7 @@ def test_each_file_has_a_figure_and_a_table():
 
 def test_no_chart_of_speeds_is_drawn_without_a_rival():
     rows = latencies(content())
-    assert speed_over_length(rows[rows["model"].str.startswith("mabert")]) is None
-    assert speed_over_length(rows[~rows["model"].str.startswith("mabert")]) is None
+    ours = rows["model"].str.startswith(("mabert", "minilm"))
+    assert speed_over_length(rows[ours]) is None
+    assert speed_over_length(rows[~ours]) is None
     assert speed_over_length(rows.assign(model="runs/mabert-old")) is None, "no folder is ours by its name"

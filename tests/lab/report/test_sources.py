@@ -83,6 +83,7 @@ def test_studies_stand_in_the_papers_order(put, tmp_path):
     assert names == ["pattern", "baselines", "budget", "components", "pooling", "own"]
 
 
+NO_TIME = dict.fromkeys(("median_ms", "samples", "reason", "setting"))
 WRONG = [
     ("{", "not JSON: Expecting property name enclosed in double quotes at column 2 in line 1; give a file of"),
     (b"\xff\xfe\x00", "not UTF-8: byte 0xff at offset 0"),
@@ -91,6 +92,7 @@ WRONG = [
     ({**EFFICIENCY, "rows": []}, "no rows"),
     ({**EFFICIENCY, "rows": [raw("latency", "gpt", 128, 1.0)]}, "model 'gpt' of a row is none of bert"),
     (efficiency([raw("latency", "bert", 128, 1.0, median_ms=None)]), "not as mabert bench models writes it (Type"),
+    ({**efficiency([raw("memory", "bert", 128) | NO_TIME]), "kind": "engines"}, "no latency is measured in it"),
     ({**EFFICIENCY, "environment": {}}, "not as mabert bench models writes it (KeyError: 'date')"),
     ({**EFFICIENCY, "environment": None}, "not as mabert bench models writes it (TypeError: "),
     ({"kind": "drift", "rows": []}, "not as mabert study drift writes it (KeyError: 'texts')"),
