@@ -143,6 +143,16 @@ def test_an_export_has_the_files_that_its_graph_can_answer(tmp_path, monkeypatch
     assert (tmp_path / "out" / MODULES).is_file() == (use == "encoder" or bool(settings))
 
 
+@pytest.mark.parametrize("name", ["encoding.json", MODULES])
+def test_a_damaged_file_beside_the_weights_is_refused_before_the_work(tmp_path, monkeypatch, name):
+    model = saved_teacher(tmp_path / "model", sentences="mean")
+    (model / name).write_text("{")
+    monkeypatch.setitem(exporting.FORMS, "torch", PyTorch)
+    with pytest.raises(ValueError, match=rf"{name}: not JSON"):
+        mabert.export(model, tmp_path / "out", to="torch")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_rival_is_exported_too_and_outputs_that_differ_are_not_written(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")

@@ -186,9 +186,10 @@ def test_info_knows_the_head_of_a_classifier_and_of_a_bare_encoder(classifier, m
     assert info(classifier, lengths=(8,)).parts["head"] == 8 + 3 * 8 + 3
     open_model(masked_lm).plain("encoder").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    for saved_as in (config["architectures"], ["SomebodysModel"]):
+    for saved_as in (config["architectures"], ["SomebodysModel"], ["RobertaForMaskedLM"]):
         (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": saved_as}))
         assert "head" not in info(tmp_path, lengths=(8,)).parts
+        assert open_model(tmp_path).use == "encoder"
 
 
 def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
