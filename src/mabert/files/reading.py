@@ -128,8 +128,7 @@ def read_json_value(file: Path, nan: bool = False) -> Any:
 
 
 def expanded(path: str | Path) -> Path:
-    """Returns a path whose leading `~` or `~name` is a home folder; unchanged if there is a file of that very name, or
-    no such home."""
+    """Replaces a leading `~` or `~name` by that home folder. A path that exists as it is, or names no home, stays."""
     return path if (path := Path(path)).exists() else Path(os.path.expanduser(path))
 
 
