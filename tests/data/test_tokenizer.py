@@ -62,6 +62,7 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
         ("vocab.txt", b"[PAD]\n[UNK]\nw\xf6rd", r"vocab\.txt, line 3: not UTF-8: byte 0xf6 at offset 13"),
         ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n", r"vocab\.txt: not a BERT vocabulary: it has no \[SEP\], \[MASK\]"),
         ("vocab.txt", b"[PAD]\nthe\nthe\n", r"vocab\.txt, line 3: token 'the' is already on line 2"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", r"vocab\.txt: this tokenizer has no words: "),
         ("tokenizer.json", b"{", r"tokenizer\.json: not a tokenizer\.json: "),
         ("model.bin", b"x", r"model\.bin: not a tokenizer; name a vocab\.txt"),
         ("tokenizer_config.json/", b"{", r"not a readable tokenizer: "),

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from mabert.cli.command import add_field, command, load_libraries, number, quoted, say
 from mabert.data import GLUE, LabelKind
-from mabert.files.places import find
-from mabert.files.reading import expanded, shown
+from mabert.files.places import expanded, find
+from mabert.files.reading import shown
 from mabert.machine.environment import check_reporters
 from mabert.machine.processes import ended_as_interrupted, keep_freed_memory
 from mabert.schema.ranges import BERT_SIZE, MOST_SEEDS, Budget, Seed, Tokens, Vocabulary, range_of

@@ -18,8 +18,7 @@ from mabert.conversion.resolve import FREE, ConversionRun, begun, changes_of, re
 from mabert.conversion.training import Alignment, Distillation, train
 from mabert.data.collate import FlatteningCollator
 from mabert.data.mlm import MlmMasking
-from mabert.files.places import CARD
-from mabert.files.reading import expanded
+from mabert.files.places import CARD, expanded
 from mabert.files.writing import filling, write_text
 from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import size_of

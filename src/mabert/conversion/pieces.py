@@ -16,7 +16,7 @@ from mabert.conversion.teacher import Teacher
 from mabert.conversion.watch import Item
 from mabert.data.cache import Documents, plain_encoder
 from mabert.files import tables
-from mabert.files.reading import expanded
+from mabert.files.places import expanded
 from mabert.files.sentences import is_cross_encoder
 from mabert.opening.opened import Opened
 

@@ -86,12 +86,12 @@ def resolve(
     texts = list(texts)
     if not texts:
         raise ValueError("texts is empty; name at least one file, folder or hub data set to learn from")
+    warn_of_emulation(recipe.precision)
     opened = open_teacher(teacher)
     processes, precision = join_processes(), resolve_precision(recipe.precision)
     request = {"teacher": opened.place.name, "texts": [str(text) for text in texts], **dataclasses.asdict(recipe)}
     given = {"pairs": pairs, "pair_column": pair_column}
     request |= {name: value for name, value in given.items() if value is not None}
-    warn_of_emulation(recipe.precision)
     if processes.is_main_process:
         folder.check(request)
     known = Teacher.of(opened)

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mabert.data.corpus import Source, Sources, parse_sources, pieces_of
 from mabert.data.tokenizer import fingerprint, special_ids
-from mabert.files.reading import expanded, key_of, read_json
+from mabert.files.reading import key_of, read_json
 from mabert.files.writing import make_once, whole_file, write_json
 
 IDS, OFFSETS, MANIFEST = "ids.npy", "offsets.npy", "manifest.json"
@@ -58,8 +58,8 @@ class TokenCache:
         self.folder = Path(folder)
         if not (self.folder / MANIFEST).is_file():
             raise FileNotFoundError(f"{self.folder}: not a token cache (it has no {MANIFEST})")
-        self.manifest = read_json(self.folder / MANIFEST)
         self.ids, self.offsets = self._array(IDS, mmap_mode="r"), self._array(OFFSETS)
+        self.manifest = read_json(self.folder / MANIFEST)
         counts = (self.manifest.get("tokens"), self.manifest.get("documents"))
         if counts != (len(self.ids), len(self.offsets) - 1) or self.offsets[-1] != len(self.ids):
             raise ValueError(
@@ -163,7 +163,7 @@ def build_cache(
         "sources": [source.identity() for source in parsed],
     }
     key = key_of(made_of, 16)
-    place = expanded(folder) / key
+    place = Path(folder) / key
     if place.exists():
         logger.info("reusing the token cache %s", place)
     make_once(place, lambda building: _build(building, parsed, tokenizer, made_of, progress))

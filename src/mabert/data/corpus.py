@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 from urllib.parse import parse_qsl
 
 from mabert.files import tables
-from mabert.files.places import without_waiting
-from mabert.files.reading import digest, expanded, files_below
+from mabert.files.places import expanded, without_waiting
+from mabert.files.reading import digest, files_below
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from mabert.data import GLUE, LabelKind
 from mabert.data.corpus import HubSource
 from mabert.data.tasks import Rows, Task, as_rows, row_label
 from mabert.files import tables
-from mabert.files.reading import check_source, expanded
+from mabert.files.places import check_source, expanded
 
 logger = logging.getLogger(__name__)
 

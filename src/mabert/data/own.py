@@ -12,7 +12,7 @@ from mabert.data.entities import CONLL, read_tagged, types_of
 from mabert.data.squad import read_squad
 from mabert.data.tasks import Columns, Rows, Task, alike, as_rows, column, read_tables
 from mabert.files import tables
-from mabert.files.reading import expanded
+from mabert.files.places import expanded
 from mabert.schema.check import check
 
 logger = logging.getLogger(__name__)

@@ -32,17 +32,14 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
     if path.is_dir() and not any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         if not (path / "vocab.txt").exists():
             raise FileNotFoundError(f"{path}: no tokenizer.json, tokenizer_config.json or vocab.txt in this folder")
-        return _from_vocabulary(path / "vocab.txt")
-    if path.is_dir():
-        return checked(_from_folder(path), source)
-    if path.suffix == ".txt":
-        return _from_vocabulary(path)
-    if path.suffix == ".json":
-        return _from_json(path)
-    wanted = "name a vocab.txt, a tokenizer.json, a folder or a model of the hub (owner/name)"
-    if path.exists():
-        raise ValueError(f"{path}: not a tokenizer; {wanted}")
-    raise FileNotFoundError(f"{path}: no such file or folder; {wanted}")
+        path /= "vocab.txt"
+    made_from = _from_folder if path.is_dir() else {".txt": _from_vocabulary, ".json": _from_json}.get(path.suffix)
+    if made_from is None:
+        wanted = "name a vocab.txt, a tokenizer.json, a folder or a model of the hub (owner/name)"
+        if path.exists():
+            raise ValueError(f"{path}: not a tokenizer; {wanted}")
+        raise FileNotFoundError(f"{path}: no such file or folder; {wanted}")
+    return checked(made_from(path), source)
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
@@ -108,7 +105,7 @@ def _from_json(path: Path) -> PreTrainedTokenizerFast:
         roles[role] = next((known for known in (token, angled) if backend.token_to_id(known) is not None), None)
     segments = ["token_type_ids"] if 1 in backend.encode("a", "b").type_ids else []
     inputs = ["input_ids", *segments, "attention_mask"]
-    return checked(PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **roles), path)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **roles)
 
 
 def _from_folder(folder: Path) -> Any:

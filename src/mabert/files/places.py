@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from mabert.files.reading import digest, expanded, read_json, sha256
+from mabert.files.reading import digest, read_json, sha256
 from mabert.files.writing import CannotSaveError, is_full, make_once
 
 CONFIG = "config.json"
@@ -62,6 +62,18 @@ class Place:
             file for name in ("model*.safetensors", DELTA, ADAPTER_WEIGHTS) for file in sorted(self.path.glob(name))
         ]
         return "+".join(digest(file)[:16] for file in files) or None
+
+
+def expanded(path: str | Path) -> Path:
+    """Replaces a leading `~` or `~name` by that home folder. A path that exists as it is, or names no home, stays."""
+    return path if (path := Path(path)).exists() else Path(os.path.expanduser(path))
+
+
+def check_source(source: str | Path, hub: str) -> None:
+    """Raises FileNotFoundError for a folder that is not there; ``hub:NAME`` of a data set on the hub is not looked for.
+    The error names `hub`, the hub's data set."""
+    if not str(source).startswith("hub:") and not expanded(source).is_dir():
+        raise FileNotFoundError(f"{source}: no such folder (the hub's data set is written {hub})")
 
 
 def head_of(name: str) -> str:

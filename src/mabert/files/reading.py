@@ -4,7 +4,6 @@ folders."""
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -127,24 +126,12 @@ def read_json_value(file: Path, nan: bool = False) -> Any:
     return parse_json(text, str(file), nan)
 
 
-def expanded(path: str | Path) -> Path:
-    """Replaces a leading `~` or `~name` by that home folder. A path that exists as it is, or names no home, stays."""
-    return path if (path := Path(path)).exists() else Path(os.path.expanduser(path))
-
-
 def read_json_if_there(file: Path) -> dict[str, Any] | None:
     """Reads the object in a JSON file; None if there is no file."""
     try:
         return read_json(file)
     except FileNotFoundError:
         return None
-
-
-def check_source(source: str | Path, hub: str) -> None:
-    """Raises FileNotFoundError for a folder that is not there; ``hub:NAME`` of a data set on the hub is not looked for.
-    The error names `hub`, the hub's data set."""
-    if not str(source).startswith("hub:") and not expanded(source).is_dir():
-        raise FileNotFoundError(f"{source}: no such folder (the hub's data set is written {hub})")
 
 
 def files_below(folder: Path, left_out: Container[str] = ()) -> list[Path]:

@@ -192,6 +192,7 @@ def resolve(
     """Resolves a fine-tuning and claims its folder; errors and other arguments are those of `mabert.train.finetune`."""
     seeds = check_seeds(seeds)
     check_reporters(recipe.report_to)
+    warn_of_emulation(recipe.precision)
     processes, precision = join_processes(), resolve_precision(recipe.precision)
     if recipe.batch_tokens is None and recipe.batch_size % processes.num_processes:
         raise ValueError(f"batch_size is {recipe.batch_size}, not a multiple of {processes.num_processes} processes")
@@ -203,7 +204,6 @@ def resolve(
         opened.tokenizer.model_max_length = opened.longest
     request: dict[str, Any] = {"model": str(opened.place), "task": task.name, "source": source}
     request |= as_mapping(recipe)
-    warn_of_emulation(recipe.precision)
     if processes.is_main_process:
         folder.check(request)
     # Seeds that are added to a run are trained at the learning rate of its first ones.

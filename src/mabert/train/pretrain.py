@@ -17,7 +17,6 @@ from mabert.machine.memory import naming_memory, size_of
 from mabert.opening.uses import build, compile_layers
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.callbacks import EvaluateAt
-from mabert.train.checkpoint import drop_damaged
 from mabert.train.folder import HISTORY, LOGS, MAKE_ROOM, RunFolder
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import FREE, PretrainRun, resolve
@@ -74,8 +73,6 @@ def pretrain(
             return run.result if writes else {}
         set_seed(recipe.training.seed)
         trainer = PretrainTrainer(run, progress, callbacks or [])
-        if resume_from is not None and run.checkpoint is not None and writes:
-            drop_damaged(folder.path, run.checkpoint)
         trainer.train(run.checkpoint)
         outcome = trainer.finish() | run.data.counts
         return folder.write_result(outcome, trainer.stopwatch.seconds, seed=recipe.training.seed) if writes else {}
@@ -111,10 +108,9 @@ class PretrainTrainer(MaBertTrainer):
             step_tokens=[training.batch_size * length for length, steps in run.stages for _ in range(steps)],
             table_file=run.folder.path / HISTORY,
             events=run.folder.path / LOGS,
-            callbacks=callbacks,
+            # Measured while training, and before the last checkpoint: nothing can be reported later.
+            callbacks=[EvaluateAt([training.steps]), *callbacks],
         )
-        # While training, and before the last checkpoint: nothing can be reported later.
-        self.add_callback(EvaluateAt([training.steps]))
         self.family = run.family
         # Whether weights that the objective does not train are set from those that it does.
         self.finishes = run.start is None or run.family.is_finished(run.start)

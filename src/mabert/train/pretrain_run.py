@@ -21,7 +21,7 @@ from mabert.machine.memory import TRAINING_BYTES, check_fits, parameters_of
 from mabert.opening.opened import Opened, open_model
 from mabert.opening.uses import build, class_for
 from mabert.schema import IGNORED
-from mabert.train.checkpoint import checkpoint_to_resume
+from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
 from mabert.train.folder import RunFolder
 from mabert.train.recipe import PretrainRecipe, as_mapping
 from mabert.train.trainer import set_packing, training_arguments
@@ -92,7 +92,6 @@ def resolve(
     """Resolves a recipe and claims its folder; errors and the other arguments are those of `pretrain`."""
     arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
     family, stages, sources = recipe.family, recipe.steps_by_length(), recipe.data.readable()
-    warn_of_emulation(recipe.training.precision)
     if arguments.should_save:
         folder.check(request)
     result = folder.result()
@@ -106,9 +105,7 @@ def resolve(
         size = recipe.model.get("vocab_size")
         tokenizer, origin = find_tokenizer(family, recipe.tokenizer, sources, recipe.data.folder, before, size)
     config = model_config(recipe, tokenizer, opened)
-    batch = bytes_of_batch(recipe, config, arguments.bf16)
-    parameters = parameters_of(class_for("masked_lm", config), config)
-    check_fits("the model", parameters, TRAINING_BYTES[recipe.training.optimizer], batch, arguments.device)
+    check_memory(recipe, config, arguments)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
@@ -128,6 +125,8 @@ def resolve(
     }
     if arguments.should_save:
         folder.claim(request)
+        if resume_from is not None and checkpoint is not None:
+            drop_damaged(folder.path, checkpoint)
     return PretrainRun(recipe, folder, arguments, stages, family, tokenizer, config, start, data, checkpoint, result)
 
 
@@ -161,9 +160,11 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     if training.schedule == "wsd":
         own |= {"lr_scheduler_kwargs": {"num_decay_steps": max(1, training.steps // 10), "decay_type": "linear"}}
     check_reporters(training.report_to)
+    warn_of_emulation(training.precision)
+    precision = resolve_precision(training.precision)
     return training_arguments(
         folder,
-        resolve_precision(training.precision) == "bf16",
+        precision == "bf16",
         **own,
         lr_scheduler_type=SCHEDULERS[training.schedule],
         **{name: getattr(training, name) for name in (*same, "max_grad_norm")},
@@ -245,17 +246,19 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, s
     return config
 
 
-def bytes_of_batch(recipe: PretrainRecipe, config: PreTrainedConfig, bf16: bool) -> int:
-    """Estimates the minimum bytes that the backward pass of one micro-batch needs.
+def check_memory(recipe: PretrainRecipe, config: PreTrainedConfig, arguments: TrainingArguments) -> None:
+    """Refuses a model that cannot be trained in the memory by a ValueError, before it is made.
 
-    Each layer keeps the inputs of itself and its sub-layers, queries, keys and values or their like, their output, and
-    the feed-forward network's inner activations twice; with checkpointing, only its own input. Windows of single
-    documents count as one token, since they may be of any length.
+    Of one micro-batch, each layer keeps at least the inputs of itself and its sub-layers, queries, keys and values or
+    their like, their output, and the feed-forward network's inner activations twice; with checkpointing, only its own
+    input. Windows of single documents count as one token, since they may be of any length.
     """
     training, width = recipe.training, config.hidden_size
     length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
     kept = width if training.gradient_checkpointing else 6 * width + 2 * config.intermediate_size
-    return training.micro_batch_size * length * config.num_hidden_layers * kept * (2 if bf16 else 4)
+    batch = training.micro_batch_size * length * config.num_hidden_layers * kept * (2 if arguments.bf16 else 4)
+    parameters = parameters_of(class_for("masked_lm", config), config)
+    check_fits("the model", parameters, TRAINING_BYTES[training.optimizer], batch, arguments.device)
 
 
 def prepare_data(

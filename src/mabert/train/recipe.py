@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mabert.data import WindowKind
 from mabert.data.corpus import Source, parse_sources
-from mabert.files.places import default_cache
+from mabert.files.places import default_cache, expanded
 from mabert.files.reading import shown
 from mabert.machine import Precision
 from mabert.schema import Masking, Pooling
@@ -63,7 +63,7 @@ class DataRecipe(Checked, where="data"):
     @property
     def folder(self) -> Path:
         """The folder of tokenised corpora."""
-        return Path(self.cache or default_cache())
+        return expanded(self.cache or default_cache())
 
     def readable(self) -> list[Source]:
         """Returns the parsed sources; raises what `parse_sources` does."""

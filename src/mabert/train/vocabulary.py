@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
-from mabert.files.reading import expanded, key_of
+from mabert.files.reading import key_of
 from mabert.files.writing import check_new, filling, make_once
 from mabert.schema.check import check
 from mabert.schema.ranges import BERT_SIZE, Vocabulary
@@ -74,7 +74,7 @@ def trained_tokenizer(
         "sources": [source.identity() for source in parsed],
     }
     key = key_of(made_of, 16)
-    place = expanded(folder) / f"tokenizer-wordpiece-{key}"
+    place = Path(folder) / f"tokenizer-wordpiece-{key}"
 
     def fill(writing: Path) -> None:
         logger.info("training the tokenizer %s", place)

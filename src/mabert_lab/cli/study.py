@@ -8,7 +8,7 @@ from typing import Any
 from mabert.cli.command import command, complain, load_libraries, number, quoted, say
 from mabert.cli.train import seed_list
 from mabert.data import GLUE
-from mabert.files.reading import check_source
+from mabert.files.places import check_source
 from mabert.files.writing import write_text
 from mabert.machine.environment import EXTRAS, check_installed
 from mabert.schema.ranges import Conversions, Count, Padding
