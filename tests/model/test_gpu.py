@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from mabert import MaBertForMaskedLM, MaBertModel
-from mabert.model.graphs import use_graphs
 from tests.model.helpers import VOCAB, build, config
 
 pytestmark = [
@@ -61,7 +60,7 @@ def test_graphs_give_the_vectors_of_the_layers(position):
     """To the last bit those of the same row without a graph, and to rounding those of the layers alone."""
     settings = config(**SIZES, **FIELDS, position_embedding=position)
     plain, by_graphs = (build(MaBertModel, settings, dtype=torch.bfloat16).cuda() for _ in range(2))
-    use_graphs(by_graphs)
+    by_graphs.use_graphs()
     ids, mask = batch()
     with torch.inference_mode():
         for rows in (slice(0, 4), slice(2, 3), slice(0, 4), slice(1, 4), slice(2, 3), slice(1, 4), slice(0, 4)):
@@ -75,7 +74,7 @@ def test_graphs_give_the_vectors_of_the_layers(position):
 
 def test_many_shapes_take_the_memory_of_the_largest():
     model = build(MaBertModel, config(**SIZES, **FIELDS, position_embedding="rotary"), dtype=torch.bfloat16).cuda()
-    use_graphs(model)
+    model.use_graphs()
     taken = []
     with torch.inference_mode():
         for length in (4096, *range(64, 4096, 64)):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mabert import MaBertForMaskedLM, MaBertModel
 from mabert.infer.loaded import cast_products
 from mabert.model import attention, graphs
-from mabert.model.graphs import Captured, GraphMemory, Shape, use_graphs
+from mabert.model.graphs import Captured, GraphMemory, Shape
 from tests.model.helpers import VOCAB, build, config
 from tests.model.launches import GPU, move, stand_in
 
@@ -65,7 +65,7 @@ def models(**fields):
     """A model, and the same one by graphs."""
     settings = config(layer_pattern="MMT", max_position_embeddings=512, **fields)
     plain, by_graphs = (build(MaBertModel, settings, dtype=torch.float32) for _ in range(2))
-    use_graphs(by_graphs)
+    by_graphs.use_graphs()
     return plain, by_graphs
 
 
@@ -204,7 +204,7 @@ def test_weights_of_products_are_cast_once_and_tables_stay():
 
 def test_windows_and_own_mixers_have_no_graphs():
     windowed = build(MaBertModel, config(layer_pattern="TT", attention_window=[4, None]))
-    use_graphs(windowed)
+    windowed.use_graphs()
     assert windowed.graphs is None
 
 
@@ -227,7 +227,7 @@ def test_a_captured_row_waits_for_nothing(monkeypatch):
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda query, *_: query.clone())
     with stand_in() as gpu, torch.inference_mode():
         given = ids.to(GPU)
-        use_graphs(move(model))
+        move(model).use_graphs()
         for _ in range(graphs.SEEN):
             model(given)
     assert waited == [[]]

@@ -17,7 +17,6 @@ from mabert.data.encode import encodings
 from mabert.machine.environment import PRECISIONS, fast_dtype, resolve_precision, warn_of_emulation
 from mabert.machine.memory import naming_memory
 from mabert.model import MaBertModel
-from mabert.model.graphs import use_graphs
 from mabert.model.prepack import can_prepack, is_plain, prepack
 from mabert.opening.opened import Opened
 from mabert.opening.uses import Use
@@ -80,7 +79,7 @@ class Loaded(Generic[Pretrained]):
             if self.bf16:
                 cast_products(self.model)
             if graphs and isinstance(self.model.base_model, MaBertModel):
-                use_graphs(self.model.base_model)
+                self.model.base_model.use_graphs()
         elif can_prepack(device, dtype):
             prepack(self.model, dtype if self.bf16 else None)
         return self

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -134,7 +135,7 @@ class MaBertModel(MaBertPreTrainedModel):
 
     Attributes:
         prepacked: Whether `prepack` has changed the layers.
-        graphs: The CUDA graphs that inference runs by, see `mabert.model.graphs.use_graphs`.
+        graphs: The CUDA graphs that inference runs by, see `use_graphs`.
     """
 
     prepacked = False
@@ -150,6 +151,14 @@ class MaBertModel(MaBertPreTrainedModel):
         self.norm = layer_norm(config) if config.final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
+
+    def use_graphs(self) -> None:
+        """Lets inference run by CUDA graphs where torch's variable-length attention serves: in half precision on a GPU,
+        with the package's own layers and no attention window. The weights must not change any more."""
+        config = self.config
+        if set(config.layer_pattern) <= {"M", "T"} and set(config.attention_window or ()) <= {None}:
+            stack = partial(self._layers, options={"output_attentions": False})
+            self.graphs = Graphs(stack, config.padding_safe_masking)
 
     @merge_with_config_defaults
     @can_return_tuple
@@ -224,7 +233,7 @@ class MaBertModel(MaBertPreTrainedModel):
     def _by_graph(self, hidden: Tensor, position_ids: Tensor, mask: PaddingMask, options: dict[str, Any]) -> Tensor:
         """Does the same by a CUDA graph where there is one that serves."""
         assert self.graphs is not None
-        if mask.valid is None and serves(self, hidden, options):
+        if mask.valid is None and not self.training and serves(self.config, hidden, options):
             lengths = hidden.shape[1:2] * hidden.shape[0] if mask.packing is None else mask.packing.lengths
             row = position_ids.expand(hidden.shape[:2]).reshape(1, -1)
             last = self.graphs(hidden.reshape(1, -1, hidden.shape[2]), row, tuple(lengths))

@@ -10,20 +10,18 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mabert.machine.memory import is_out_of_memory
 from mabert.model.attention import has_variable_length
+from mabert.model.config import MaBertConfig
 from mabert.model.kept import holding, in_inference
 from mabert.model.masking import PaddingMask
 from mabert.model.packing import Packing, is_tracing
 from mabert.schema import Masking
-
-if TYPE_CHECKING:
-    from mabert.model.encoder import MaBertModel
 
 LONGEST_ROW = 8192
 """Most tokens of a graph's row: a GPU takes longer for more than Python takes to start their kernels."""
@@ -219,19 +217,10 @@ class GraphRow:
         self.positions[:, :total].copy_(position_ids)
 
 
-def use_graphs(model: "MaBertModel") -> None:
-    """Lets an encoder's inference run by CUDA graphs where torch's variable-length attention serves: in half precision
-    on a GPU, with the package's own layers and no attention window. Its weights must not change any more."""
-    config = model.config
-    if set(config.layer_pattern) <= {"M", "T"} and set(config.attention_window or ()) <= {None}:
-        model.graphs = Graphs(partial(model._layers, options={"output_attentions": False}), config.padding_safe_masking)
-
-
-def serves(model: "MaBertModel", hidden: Tensor, options: Mapping[str, Any]) -> bool:
-    """Returns whether a graph can take the place of the layers in a forward with these options."""
-    config = model.config
+def serves(config: MaBertConfig, hidden: Tensor, options: Mapping[str, Any]) -> bool:
+    """Returns whether a graph can take the place of the layers in a forward with these options, not in training."""
     recorded = options["output_attentions"] or options.get("output_hidden_states") or config.output_hidden_states
-    if recorded or model.training or is_tracing() or not in_inference() or config._attn_implementation != "sdpa":
+    if recorded or is_tracing() or not in_inference() or config._attn_implementation != "sdpa":
         return False
     dtype = _autocast_dtype(hidden.device.type) or hidden.dtype
     return has_variable_length(hidden.device, dtype, config.head_size)
