@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import importlib.metadata
+import re
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,16 @@ from unittest.mock import Mock
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
+from mabert.conversion.pieces import read_pairs
+from mabert.data.corpus import parse_sources
+from mabert.data.glue import load_glue
+from mabert.data.own import load_own
+from mabert.data.tasks import Columns
 from mabert.files import places
 from mabert.files.places import Package, find, folder_of, is_hub_name
+from mabert.train.recipe import DataRecipe
+from tests.conversion.helpers import PAIR
+from tests.train.helpers import tokenizer
 
 WEIGHTS = b"weights of a teacher"
 HUB_NAME = "someone/teacher"
@@ -154,3 +163,20 @@ def test_a_home_is_found_and_no_name_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").rename("~mine")
     assert find("~mine").path == Path("~mine")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda there: DataRecipe(cache=there).folder.stat(),
+        parse_sources,
+        lambda there: load_own({"train": there}, Columns("text", label="label")),
+        lambda there: load_glue("cola", there),
+        lambda there: read_pairs([there], tokenizer(), ("a", "b"), frame=PAIR, length=32, tokens=9, held_out=1, seed=0),
+    ],
+    ids=["a cache", "texts", "rows", "GLUE", "pairs"],
+)
+def test_a_home_is_found_wherever_a_path_is_named(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "there.csv"))):
+        asked("~/there.csv")

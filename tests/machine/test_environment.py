@@ -5,7 +5,15 @@ import subprocess
 import pytest
 import torch
 
+from mabert.conversion.convert import convert
+from mabert.data.glue import glue_task
+from mabert.machine import environment as machines
 from mabert.machine.environment import commit, environment, fast_dtype, instructions, processor
+from mabert.train.finetune import finetune
+from mabert.train.pretrain import pretrain
+from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, TrainingRecipe
+
+TEXT = DataRecipe(sources=["nosuch.txt"])
 
 
 @pytest.mark.parametrize(
@@ -73,6 +81,29 @@ def test_a_gpu_is_asked_for_instructions_too(monkeypatch, supported, dtype):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert fast_dtype("cuda") == fast_dtype() == dtype
     assert fast_dtype("cpu") == "float32"
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda asked, run: pretrain(PretrainRecipe(data=TEXT, training=TrainingRecipe(**asked)), run),
+        lambda asked, run: finetune("nosuch", glue_task("cola"), {}, run, FinetuneRecipe(**asked)),
+        lambda asked, run: convert("nosuch", TEXT.sources, run, **asked),
+    ],
+    ids=["pretraining", "fine-tuning", "conversion"],
+)
+def test_who_trains_in_bf16_where_it_is_emulated_is_told(begin, tmp_path, monkeypatch, caplog):
+    def told(fast, precision):
+        monkeypatch.setattr(machines, "fast_dtype", lambda device=None: fast)
+        caplog.clear()
+        with pytest.raises(FileNotFoundError, match="nosuch"):
+            begin({"precision": precision}, tmp_path / "run")
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    assert told("float32", "bf16") == [
+        "precision is bf16, for which this CPU has no instructions: fp32 is several times as fast here"
+    ]
+    assert told("float32", "auto") == told("bfloat16", "bf16") == told("float32", "fp32") == []
 
 
 def test_a_copy_without_its_history_is_told_its_commit(tmp_path, monkeypatch):
