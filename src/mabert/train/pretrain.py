@@ -16,7 +16,6 @@ from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import naming_memory, size_of
 from mabert.opening.uses import build, compile_layers
 from mabert.schema import ON_HOST, SCORED
-from mabert.train.callbacks import EvaluateAt
 from mabert.train.folder import HISTORY, LOGS, MAKE_ROOM, RunFolder
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import FREE, PretrainRun, resolve
@@ -108,8 +107,7 @@ class PretrainTrainer(MaBertTrainer):
             step_tokens=[training.batch_size * length for length, steps in run.stages for _ in range(steps)],
             table_file=run.folder.path / HISTORY,
             events=run.folder.path / LOGS,
-            # Measured while training, and before the last checkpoint: nothing can be reported later.
-            callbacks=[EvaluateAt([training.steps]), *callbacks],
+            callbacks=callbacks,
         )
         self.family = run.family
         # Whether weights that the objective does not train are set from those that it does.
