@@ -20,7 +20,7 @@ from mabert.data.glue import load_glue
 from mabert.data.own import load_own
 from mabert.data.tasks import Columns
 from mabert.files import places
-from mabert.files.places import Package, find, folder_of, is_hub_name
+from mabert.files.places import Package, default_cache, find, folder_of, is_hub_name
 from mabert.train.recipe import DataRecipe
 from tests.conversion.helpers import PAIR
 from tests.train.helpers import tokenizer
@@ -169,14 +169,16 @@ def test_a_home_is_found_and_no_name_on_the_hub(tmp_path, monkeypatch):
     "asked",
     [
         lambda there: DataRecipe(cache=there).folder.stat(),
+        lambda there: default_cache().stat(),
         parse_sources,
         lambda there: load_own({"train": there}, Columns("text", label="label")),
         lambda there: load_glue("cola", there),
         lambda there: read_pairs([there], tokenizer(), ("a", "b"), frame=PAIR, length=32, tokens=9, held_out=1, seed=0),
     ],
-    ids=["a cache", "texts", "rows", "GLUE", "pairs"],
+    ids=["a cache", "the usual cache", "texts", "rows", "GLUE", "pairs"],
 )
 def test_a_home_is_found_wherever_a_path_is_named(asked, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MABERT_CACHE", "~/there.csv")
     with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "there.csv"))):
         asked("~/there.csv")

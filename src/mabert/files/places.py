@@ -1,5 +1,5 @@
-"""Finds a model that a person names: a folder, a shipped model, a package of Python's index, or one on the hub. Nothing
-here loads torch."""
+"""Finds what a person names: a path below a home, and a model, which is a folder, shipped, in a package of Python's
+index, or on the hub. Nothing here loads torch."""
 
 import importlib.metadata
 import os
@@ -153,7 +153,7 @@ PACKAGES = {
 
 def default_cache() -> Path:
     """Returns the default folder for tokens, unpacked teachers and whole models."""
-    return Path(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
+    return expanded(os.environ.get("MABERT_CACHE") or Path.home() / ".cache" / "mabert")
 
 
 def folder_of(model: str | Path, *, weights: bool = True) -> Path:

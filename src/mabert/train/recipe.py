@@ -63,7 +63,7 @@ class DataRecipe(Checked, where="data"):
     @property
     def folder(self) -> Path:
         """The folder of tokenised corpora."""
-        return expanded(self.cache or default_cache())
+        return expanded(self.cache) if self.cache else default_cache()
 
     def readable(self) -> list[Source]:
         """Returns the parsed sources; raises what `parse_sources` does."""
