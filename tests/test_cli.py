@@ -79,7 +79,7 @@ def test_predict_and_fill_mask_read_standard_input(capsys, monkeypatch, masked_l
     typed("the bird\n")
     assert json.loads(said(capsys, "predict", classifier))["label"] in "abc"
     typed("the [MASK]\n")
-    assert len(json.loads(said(capsys, "fill-mask", masked_lm, "--top", 2))["masks"][0]) == 2
+    assert len(json.loads(said(capsys, "fill-mask", masked_lm, "-", "--top", 2))["masks"][0]) == 2
     typed("")
     code, _, err = run(capsys, "predict", classifier)
     assert (code, err.strip()) == (2, "mabert: standard input is empty; one text a line is needed")
@@ -271,9 +271,10 @@ def test_fields_that_may_be_left_out_are_not_called_required(capsys):
     assert "the following arguments are required: recipe;" in capsys.readouterr().err
 
 
-def test_debug_shows_the_traceback():
+@pytest.mark.parametrize("line", ["embed nowhere --debug", "--debug embed nowhere"])
+def test_debug_shows_the_traceback(line):
     with pytest.raises(FileNotFoundError):
-        main(["embed", "nowhere", "--debug"])
+        main(line.split())
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("0-4", [0, 1, 2, 3, 4]), ("7", [7]), ("0,2,5-6", [0, 2, 5, 6])])

@@ -51,6 +51,11 @@ def compare(model, ids, mask, outputs):
         assert exporting._difference(one.numpy(), other) < 1e-5
 
 
+def tensors(inputs):
+    """The same inputs as tensors."""
+    return {name: torch.from_numpy(array) for name, array in inputs.items()}
+
+
 def check(model, run, shortest=1):
     for rows, time in ((1, shortest), (2, 7), (3, 20), (2, model.config.max_position_embeddings)):
         for side in ("left", "right"):
@@ -94,9 +99,9 @@ def test_a_graph_is_compared_at_the_longest_text_too(tmp_path):
 
     def running(inputs):
         lengths.append(inputs["input_ids"].shape[1])
-        return [x.numpy() for x in plain(*(torch.from_numpy(x) for x in inputs.values()))]
+        return [x.numpy() for x in plain(**tensors(inputs)).values()]
 
-    plain = exporting.Plain(saved(tmp_path, "encoder"), ["input_ids", "attention_mask"])
+    plain = exporting.Plain(saved(tmp_path, "encoder"), typed=False)
     assert max(exporting._differences(plain, running)) < 1e-6
     assert max(lengths) == plain.longest == 150
 
@@ -115,7 +120,7 @@ class PyTorch:
         file.touch()
 
     def __call__(self, inputs):
-        return [x.numpy() for x in self.plain(*map(torch.from_numpy, inputs.values()))]
+        return [x.numpy() for x in self.plain(**tensors(inputs)).values()]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4])
@@ -139,6 +144,8 @@ def test_an_export_has_the_files_that_its_graph_can_answer(tmp_path, monkeypatch
     (model / SETTINGS[1]).write_text(json.dumps(settings))
     monkeypatch.setitem(exporting.FORMS, "torch", PyTorch)
     mabert.export(model, tmp_path / "out", to="torch")
+    assert {file.suffix for file in (tmp_path / "out").iterdir()} <= {"", ".json"}
+    assert "auto_map" not in json.loads((tmp_path / "out/config.json").read_text())
     assert is_cross_encoder(tmp_path / "out") == bool(settings)
     assert (tmp_path / "out" / MODULES).is_file() == (use == "encoder" or bool(settings))
 
@@ -171,23 +178,27 @@ def test_a_program_of_torch_needs_nothing_of_this_package(tmp_path):
     models = {kind: saved(tmp_path / kind, kind) for kind in kinds}
     for kind in kinds:
         assert main(["export", str(tmp_path / kind), "--to", "torch", "-o", str(tmp_path / kind / "out")]) == 0
-    np.savez(tmp_path / "texts", *(x.numpy() for x in texts(3, 12, "left")))
+    ids, mask = texts(3, 12, "left")
+    # A tokenizer gives types before the mask.
+    np.savez(tmp_path / "texts", input_ids=ids, token_type_ids=torch.zeros_like(ids), attention_mask=mask)
     alone = """import sys, numpy, torch
 given, *folders = sys.argv[1:]
-inputs = [torch.from_numpy(x) for x in numpy.load(given).values()]
-inputs.append(torch.zeros_like(inputs[0]))
+inputs = {name: torch.from_numpy(array) for name, array in numpy.load(given).items()}
 with torch.no_grad():
     for folder in folders:
-        numpy.savez(folder + "/given", *torch.export.load(folder + "/model.pt2").module()(*inputs))
+        numpy.savez(folder + "/given", **torch.export.load(folder + "/model.pt2").module()(**inputs))
 assert not [name for name in sys.modules if name.startswith(("mabert", "transformers"))]
 """
     places = [tmp_path / kind / "out" for kind in kinds]
     subprocess.run([sys.executable, "-c", alone, str(tmp_path / "texts.npz"), *map(str, places)], check=True)
     for model, place in zip(models.values(), places, strict=True):
         program = torch.export.load(place / "model.pt2").module()
-        check(model, lambda inputs, it=program: [x.numpy() for x in it(*map(torch.from_numpy, inputs.values()))], 2)
-        given = np.load(place / "given.npz").values()
-        compare(model, *texts(3, 12, "left"), given)
+        check(model, lambda inputs, it=program: [x.numpy() for x in it(**tensors(inputs)).values()], 2)
+        given = np.load(place / "given.npz")
+        compare(model, ids, mask, given.values())
+        assert [*given] == [*model(ids, mask)]
+        with pytest.raises(ValueError, match="expected \\['input_ids', 'attention_mask', 'token_type_ids'\\]"):
+            program(ids, mask)
 
 
 @pytest.mark.slow

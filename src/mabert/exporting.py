@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from mabert.baselines.registry import family_of
+from mabert.files.places import expanded
 from mabert.files.writing import filling
 from mabert.machine.environment import check_installed
 from mabert.machine.memory import is_out_of_memory, size_of
@@ -62,14 +64,13 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
         raise ValueError(f"to is {to!r}; a model can be exported to {' or '.join(FORMS)}")
     runtime = FORMS[to]
     check_installed(*runtime.PACKAGES)
-    output, opened = Path(output), open_model(model)
+    output, opened = expanded(output), open_model(model)
     if output.is_dir() and any(output.iterdir()) and not (output / runtime.FILE).is_file():
         raise ValueError(f"{output} holds other files; give a folder that is new, or one of an earlier export")
     opened.refuse_quantized()
     loaded, tokenizer = opened.model().float(), opened.tokenizer
     loaded.set_attn_implementation("sdpa")  # exporters know torch's attention, not ours
-    names = ["input_ids", "attention_mask", *({"token_type_ids"} & set(tokenizer.model_input_names))]
-    plain = Plain(loaded, names)
+    plain = Plain(loaded, typed="token_type_ids" in tokenizer.model_input_names)
     _ = opened.encoding, opened.sentences  # damaged ones are refused before the work
     with filling(output, size_of(loaded)) as staging:
         runtime.write(plain, staging / runtime.FILE)
@@ -77,38 +78,41 @@ def export(model: Model, output: str | Path, to: str = "onnx") -> Exported:
         difference = float(np.max([*_differences(plain, running)]))  # NaN if one is
         if not difference <= LARGEST_DIFFERENCE:
             raise ValueError(f"{running.title} gives outputs {difference:.1e} from PyTorch's; nothing is written")
-        loaded.config.save_pretrained(staging)
+        vars(loaded.config).pop("auto_map", None)  # no class opens a graph, so none should be asked to
+        PreTrainedConfig.save_pretrained(loaded.config, staging)
         opened.save_beside(staging, modules=opened.use == "encoder")  # which read the graph's hidden states
     return Exported(output / runtime.FILE, difference, running.title)
 
 
 class Plain(nn.Module):
-    """A model that takes its inputs by position and returns a tuple."""
+    """A model that takes ids, a mask and, if it is `typed`, types alone, and returns tensors by name."""
 
-    def __init__(self, model: Any, names: list[str]) -> None:
+    def __init__(self, model: Any, typed: bool) -> None:
         super().__init__()
-        self.model, self.names = model.eval().requires_grad_(False), names
+        self.model, self.typed = model.eval().requires_grad_(False), typed
         self.longest = family_of(model.config).longest(model.config)
-        self.outputs = list(model(**dict(zip(names, self.sample(), strict=True))).keys())
 
-    def sample(self, rows: int = 2, time: int = 8, seed: int = 0) -> tuple[Tensor, ...]:
+    def sample(self, rows: int = 2, time: int = 8, seed: int = 0) -> dict[str, Tensor]:
         """Makes random ids; the second row is padded on the right, each further one on the left."""
         draw = torch.Generator().manual_seed(seed)
         ids = torch.randint(self.model.config.vocab_size, (rows, time), generator=draw)
         mask = torch.ones_like(ids)
         mask[1:, time - time // 3 :] = 0
         mask[2:] = mask[2:].flip(1)
-        return (ids, mask, torch.zeros_like(ids))[: len(self.names)]
+        types = {"token_type_ids": torch.zeros_like(ids)} if self.typed else {}
+        return {"input_ids": ids, "attention_mask": mask, **types}
 
     def axes(self) -> Any:
         """Returns the axes of the inputs whose sizes a graph leaves open."""
         open_axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("sequence", min=2, max=self.longest)}
-        return (tuple(open_axes for _ in self.names),)
+        return dict.fromkeys(self.sample(), open_axes)
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Returns the model's outputs, see `outputs`."""
-        given = self.model(**dict(zip(self.names, inputs, strict=True)))
-        return tuple(given[name] for name in self.outputs)
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Returns the model's outputs."""
+        types = {"token_type_ids": token_type_ids} if self.typed else {}
+        return dict(self.model(input_ids=input_ids, attention_mask=attention_mask, **types))
 
 
 def onnx_program(plain: Plain) -> Any:
@@ -118,9 +122,10 @@ def onnx_program(plain: Plain) -> Any:
     """
     from onnxscript import optimizer
 
-    sides: Any = {"input_names": plain.names, "output_names": plain.outputs, "dynamic_shapes": plain.axes()}
+    inputs = plain.sample()
+    sides: Any = {"input_names": list(inputs), "output_names": list(plain(**inputs)), "dynamic_shapes": plain.axes()}
     with _capturing(plain):
-        program = torch.onnx.export(plain, plain.sample(), dynamo=True, verbose=False, **sides)
+        program = torch.onnx.export(plain, kwargs=inputs, dynamo=True, verbose=False, **sides)
     assert program is not None
     optimizer.fold_constants(program.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
     for node in program.model.graph:
@@ -241,13 +246,14 @@ class TorchProgram:
     def write(plain: Plain, file: Path) -> None:
         """Writes the program with its weights."""
         with _capturing(plain):
-            program = torch.export.export(plain, plain.sample(), dynamic_shapes=plain.axes())
+            program = torch.export.export(plain, (), plain.sample(), dynamic_shapes=plain.axes())
         torch.export.save(program, file)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Returns the outputs in order."""
         with torch.no_grad():
-            return [output.numpy() for output in self._module(*map(torch.from_numpy, inputs.values()))]
+            given = self._module(**{name: torch.from_numpy(array) for name, array in inputs.items()})
+        return [output.numpy() for output in given.values()]
 
 
 FORMS: dict[str, type[OnnxRuntime | OpenVino | TorchProgram]] = {
@@ -263,9 +269,9 @@ def _differences(plain: Plain, running: Any) -> Iterator[float]:
     for rows, time in ((1, 2), (3, 9), (4, 24), (1, 512)):
         inputs = plain.sample(rows, min(time, plain.longest or time), seed=rows)
         with torch.no_grad():
-            wanted = plain(*inputs)
-        given = running({name: tensor.numpy() for name, tensor in zip(plain.names, inputs, strict=True)})
-        for one, other in zip(wanted, given, strict=True):
+            wanted = plain(**inputs)
+        given = running({name: tensor.numpy() for name, tensor in inputs.items()})
+        for one, other in zip(wanted.values(), given, strict=True):
             yield _difference(one.numpy(), other)
 
 

@@ -14,6 +14,8 @@ from unittest.mock import Mock
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 
+import mabert
+from mabert import cli
 from mabert.conversion.pieces import read_pairs
 from mabert.data.corpus import parse_sources
 from mabert.data.glue import load_glue
@@ -21,7 +23,11 @@ from mabert.data.own import load_own
 from mabert.data.tasks import Columns
 from mabert.files import places
 from mabert.files.places import Package, default_cache, find, folder_of, is_hub_name
+from mabert.files.writing import check_output
+from mabert.opening.opened import extend
+from mabert.train.folder import RunFolder
 from mabert.train.recipe import DataRecipe
+from mabert.train.vocabulary import make_tokenizer
 from tests.conversion.helpers import PAIR
 from tests.train.helpers import tokenizer
 
@@ -182,3 +188,23 @@ def test_a_home_is_found_wherever_a_path_is_named(asked, tmp_path, monkeypatch):
     monkeypatch.setenv("MABERT_CACHE", "~/there.csv")
     with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "there.csv"))):
         asked("~/there.csv")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda there: mabert.export("minilm", there),
+        lambda there: extend("minilm", 600, there),
+        lambda there: make_tokenizer([], there),
+        lambda there: RunFolder(there).check({}),
+        lambda there: check_output(cli.parse(["embed", "m", "-o", there]).output, (".jsonl",)),
+    ],
+    ids=["an export", "a longer model", "a tokenizer", "a run", "what a command writes"],
+)
+def test_a_home_is_found_wherever_something_is_written(written, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("mabert.machine.environment.find_spec", lambda package: object())
+    (tmp_path / "there.jsonl").mkdir()
+    (tmp_path / "there.jsonl/mine").touch()
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "there.jsonl"))):
+        written("~/there.jsonl")

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from mabert.files.writing import CannotSaveError, filling, saving, whole_file, whole_folder, write_text
+from mabert.files.writing import CannotSaveError, filling, make_once, saving, whole_file, whole_folder, write_text
 
 
 def half(writing, begin):
@@ -102,10 +104,19 @@ def test_only_what_fails_in_writing_is_blamed_on_it(tmp_path):
         raise OSError(errno.EIO, "of a file that is open")
     (tmp_path / "file").touch()
     with (
-        pytest.raises(CannotSaveError, match=r"^cannot save .*/file/new: Not a directory"),
+        pytest.raises(CannotSaveError, match=r"^cannot save .*/file/new: Not a directory; name another place$"),
         filling(tmp_path / "file/new"),
     ):
         pass
+
+
+def test_a_cache_that_may_only_be_read_serves_and_one_that_cannot_be_made_is_one_line(tmp_path, monkeypatch):
+    make_once(tmp_path / "cache/made", lambda folder: (folder / "whole").touch())
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=PermissionError(errno.EACCES, "denied", tmp_path / "cache")))
+    make_once(tmp_path / "cache/made", Mock(side_effect=AssertionError("it is there")))
+    told = rf"^cannot save {tmp_path}/cache: denied; name another cache by MABERT_CACHE, or in a recipe by data\.cache$"
+    with pytest.raises(CannotSaveError, match=told):
+        make_once(tmp_path / "cache/other", Mock())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")

@@ -209,6 +209,9 @@ def test_wrong_models_and_questions_are_named(masked_lm, classifier, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(ValueError, match="holds a model of type 'bert'; it must be mabert"):
         open_model(tmp_path, ["mabert"])
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    with pytest.raises(ValueError, match=r"of type 'roberta'; it must be .*; `mabert convert` reads other types"):
+        open_model(tmp_path)
 
 
 def test_a_folder_without_weights_is_named_and_a_pickle_is_not_read(masked_lm, tmp_path):

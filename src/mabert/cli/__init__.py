@@ -12,10 +12,11 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mabert import __version__
-from mabert.cli.command import Draw, OptionError, Parser, complain, draw_nothing
+from mabert.cli.command import DEBUG, Draw, OptionError, Parser, complain, draw_nothing
 from mabert.cli.convert import add_convert, add_export
 from mabert.cli.texts import add_embed, add_fill_mask, add_info, add_predict
 from mabert.cli.train import add_extend, add_finetune, add_pretrain, add_tokenizer
+from mabert.files.places import expanded
 from mabert.machine.environment import lacking
 
 BAD_INPUT = 2
@@ -101,6 +102,8 @@ def parse(arguments: Sequence[str] | None, more: Sequence[Add] = ()) -> argparse
         options.parser.error(f"unrecognized arguments: {' '.join(stray)}{hint}")
     if rest:
         options.fields += rest
+    if getattr(options, "output", None) is not None:
+        options.output = str(expanded(options.output))
     return options
 
 
@@ -132,6 +135,7 @@ def parser(more: Sequence[Add] = ()) -> argparse.ArgumentParser:
     """Makes the parser of all subcommands."""
     top = Parser(prog="mabert", description="The Transformer-Mamba encoder of the MaBERT paper.")
     top.add_argument("--version", action="version", version=f"mabert {__version__}")
+    top.add_argument("--debug", action="store_true", help=DEBUG)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     making = (add_convert, add_tokenizer, add_pretrain, add_finetune)
     using = (add_embed, add_predict, add_fill_mask, add_info, add_extend, add_export)

@@ -12,6 +12,9 @@ from typing import Any, NoReturn
 from mabert.schema.check import check, hints_of
 from mabert.schema.ranges import ONE_OR_MORE, alternatives
 
+DEBUG = "show the traceback of an error"
+"""Help of the option that stands before or after a command."""
+
 Draw = Callable[[str, dict[str, Any], Path], Iterator[str]]
 """Draws the result of the named subcommand into a folder; yields a line for each thing drawn."""
 
@@ -75,7 +78,7 @@ def add_field(group: Any, recipe: type, name: str, text: str, option: str = "") 
 def command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
     """Adds a subcommand with the options that all of them have."""
     added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-    added.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    added.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
     added.set_defaults(run=run, parser=added)
     return added
 

@@ -73,7 +73,7 @@ def add_export(commands: Any) -> None:
     """Export."""
     about = "write a model in float32 as ONNX, for OpenVINO, or for torch alone"
     added = command(commands, "export", run_export, about)
-    added.add_argument("model", help="model folder or hub name: MaBERT, BERT, RoBERTa, ...")
+    added.add_argument("model", help="model folder or hub name: MaBERT, BERT, ModernBERT, DeBERTa, ...")
     added.add_argument("-o", "--output", required=True, help="folder to write: the graph, configuration and tokenizer")
     added.add_argument("--to", choices=("onnx", "openvino", "torch"), default="onnx", help="format [%(default)s]")
 

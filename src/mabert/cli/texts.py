@@ -52,7 +52,7 @@ def add_embed(commands: Any) -> None:
 def add_texts(added: argparse.ArgumentParser) -> None:
     """Adds the options of every command on texts."""
     added.add_argument("model", help="model folder or hub name")
-    source = "file with one text per line, or .jsonl, .csv, .tsv (without quoting) or .parquet [standard input]"
+    source = "file with one text per line, or .jsonl, .csv, .tsv (without quoting) or .parquet; - is [standard input]"
     added.add_argument("input", nargs="?", help=source)
     output = "file to write; it appears only when it is complete [JSONL on standard output]"
     added.add_argument("-o", "--output", help=output)
@@ -87,6 +87,7 @@ def opened(options: argparse.Namespace, suffixes: Sequence[str]) -> tuple[TextMo
     typing them on standard input.
     """
     check_output(options.output, suffixes)
+    options.input = None if options.input == "-" else options.input
     options.model = find(options.model)
     rows = rows_for(options, options.model.heads)
     load_libraries()

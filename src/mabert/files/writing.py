@@ -28,15 +28,19 @@ _FULL_WORDS = ("no space left", "quota exceeded", "file too large", *(f"os error
 
 class CannotSaveError(OSError):
     """Something could not be saved; the message names the path, the cause (`cause`), the `room` needed in bytes, if
-    known, and the room free, and how to go on (`advice`); `found` is the message without the advice."""
+    known, and the room free if a disk is full, and how to go on (`advice`); `found` is the message without the
+    advice."""
 
     def __init__(self, path: Path, error: BaseException, room: int = 0, advice: str = "") -> None:
         self.cause = getattr(error, "cause", None) or " ".join((getattr(error, "strerror", None) or str(error)).split())
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-        needed = f"about {_mebibytes(room)} are needed and " if room else ""
-        free = f"{needed}{_mebibytes(shutil.disk_usage(there).free)} are free on that disk"
-        self.found = f"cannot save {path}: {self.cause[:200]}; {free}"
-        message = f"{self.found}; {advice or 'make room and run it again'}"
+        self.found = f"cannot save {path}: {self.cause[:200]}"
+        helps = "name another place"
+        if is_full(error):
+            there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+            needed = f"about {_mebibytes(room)} are needed and " if room else ""
+            self.found += f"; {needed}{_mebibytes(shutil.disk_usage(there).free)} are free on that disk"
+            helps = "make room and run it again"
+        message = f"{self.found}; {advice or helps}"
         super().__init__(getattr(error, "errno", None) or errno.EIO, message, str(path))
 
     def __str__(self) -> str:
@@ -222,10 +226,14 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
 
 
 def make_once(place: Path, fill: Callable[[Path], None]) -> None:
-    """Makes a folder unless it exists. Of several processes that ask at once, the first has `fill` write into it, under
-    a temporary name until it is whole, and the others wait."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locked(place.with_name(f".{place.name}.lock")):
+    """Makes a folder of a cache unless it exists. Of several processes that ask at once, the first has `fill` write
+    into it, under a temporary name until it is whole, and the others wait. CannotSaveError if it cannot be written."""
+    if place.exists():  # also in a cache that may only be read
+        return
+    with saving(place.parent, advice="name another cache by MABERT_CACHE, or in a recipe by data.cache"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        held = locked(place.with_name(f".{place.name}.lock")).acquire()
+    with held:
         if not place.exists():
             with whole_folder(place) as folder:
                 fill(folder)

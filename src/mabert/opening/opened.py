@@ -15,7 +15,7 @@ from mabert.baselines.family import Family
 from mabert.baselines.registry import FAMILIES, family_of
 from mabert.data.encode import EncodingSettings
 from mabert.data.tokenizer import load_tokenizer
-from mabert.files.places import CONFIG, Place, find
+from mabert.files.places import CONFIG, Place, expanded, find
 from mabert.files.sentences import SentenceFolder, copy_settings, is_cross_encoder
 from mabert.files.writing import check_new, filling
 from mabert.model.config import make_config_of
@@ -154,7 +154,8 @@ def open_model(model: Model, kinds: Collection[str] | None = None) -> Opened:
     if kind is None:
         raise ValueError(f"{place.path / CONFIG} has no model_type; those known are {', '.join(known)}")
     if kind not in known:
-        raise ValueError(f"{place} holds a model of type {kind!r}; it must be {' or '.join(known)}")
+        more = "; `mabert convert` reads other types" if kinds is None else ""
+        raise ValueError(f"{place} holds a model of type {kind!r}; it must be {' or '.join(known)}{more}")
     return Opened(place, config_of(place, {}))
 
 
@@ -188,6 +189,7 @@ def extend(model: Model, length: int, output: str | Path) -> int:
         ValueError: If the model already takes that length, the folder is not empty, the model's `encoding.json` is
             damaged, its vectors are made in a way that is not known here, or its weights are quantized.
     """
+    output = expanded(output)
     check_new(output)
     opened = open_model(model)
     opened.refuse_quantized()

@@ -10,6 +10,7 @@ from typing import Any
 from filelock import lock_descriptor
 
 from mabert.files import tables
+from mabert.files.places import expanded
 from mabert.files.reading import read_json_if_there
 from mabert.files.writing import WRITING, write_json, write_text
 from mabert.machine.environment import environment
@@ -65,7 +66,7 @@ class RunFolder:
     def __init__(
         self, path: str | Path, resume: bool = False, *, free: tuple[str, ...] = (), trusted: bool = False
     ) -> None:
-        self.path, self.resume, self.free, self.trusted = Path(path), resume, free, trusted
+        self.path, self.resume, self.free, self.trusted = expanded(path), resume, free, trusted
         self._claimed = contextlib.ExitStack()
 
     def __enter__(self) -> "RunFolder":

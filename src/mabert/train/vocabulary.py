@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from mabert.baselines.family import Family
 from mabert.data.corpus import Source, Sources, parse_sources
 from mabert.data.tokenizer import load_tokenizer, train_wordpiece
+from mabert.files.places import expanded
 from mabert.files.reading import key_of
 from mabert.files.writing import check_new, filling, make_once
 from mabert.schema.check import check
@@ -104,6 +105,7 @@ def make_tokenizer(
     words, or the folder holds files.
     """
     check(Vocabulary, size, "size")
+    output = expanded(output)
     check_new(output)
     if size < FEW_ENTRIES:
         logger.warning("a vocabulary of %d tokens holds little more than letters; 8,000 to 32,000 are usual", size)

@@ -78,7 +78,7 @@ def calibrate(plain: Plain, file: Path) -> None:
     import openvino
 
     batches = [plain.sample(rows=4, time=min(128, plain.longest or 128), seed=seed) for seed in range(8)]
-    named = [{name: x.numpy() for name, x in zip(plain.names, inputs, strict=True)} for inputs in batches]
+    named = [{name: x.numpy() for name, x in inputs.items()} for inputs in batches]
     read = openvino.Core().read_model(file)
     with contextlib.redirect_stdout(io.StringIO()):
         short = nncf.quantize(read, nncf.Dataset(named), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(named))
@@ -98,7 +98,7 @@ def running(
     if dtype not in runtime.DTYPES:
         raise ValueError(f"{runtime.__name__} computes in {', '.join(map(str, runtime.DTYPES))}, the model in {dtype}")
     model.set_attn_implementation("sdpa")
-    plain = Plain(model.float(), ["input_ids", "attention_mask"])
+    plain = Plain(model.float(), typed=False)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / runtime.FILE
         runtime.write(plain, file)
