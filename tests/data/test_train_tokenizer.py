@@ -1,15 +1,29 @@
 """WordPiece tokenizers of one's own: where special tokens stand, what is kept of a text."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from mabert.cli import main
+from mabert.data import tokenizer as tokenizers
 from mabert.data.cache import build_cache
+from mabert.data.corpus import parse_sources
 from mabert.data.mlm import IGNORED, MlmMasking
-from mabert.data.tokenizer import SPECIAL_TOKENS, fingerprint, load_tokenizer, special_ids, train_wordpiece
+from mabert.data.tokenizer import (
+    SPECIAL_TOKENS,
+    beginnings,
+    fingerprint,
+    load_tokenizer,
+    make_tokenizer,
+    special_ids,
+    train_wordpiece,
+    trained_tokenizer,
+)
 from tests.data.conftest import VOCABULARY, of_bytes
+from tests.train.helpers import corpus
 
 SENTENCE = "The quiet river crossed the Castle, unafraid."
 VARIED = [
@@ -131,3 +145,42 @@ def test_texts_without_words_are_refused(texts):
 def test_a_size_without_room_is_refused(size):
     with pytest.raises(ValueError, match=f"vocab_size is {size}; it must exceed the 5 special tokens by 2"):
         train_wordpiece(["the river"], size)
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_the_command_writes_the_tokenizer_of_the_text(tmp_path, monkeypatch, capsys, caplog, cased):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("Rivers run to the Sea.\n\nThe Sea is deep, and Rivers are long.\n")
+    assert main(["tokenizer", "text.txt", "--size", "50", "-o", "own", *["--cased"][: int(cased)]]) == 0
+    made = load_tokenizer("own")
+    assert capsys.readouterr().out == f"own: {len(made)} tokens; pretrain with it by tokenizer=own\n"
+    (few,) = [record.message for record in caplog.records if "little more than letters" in record.message]
+    assert few == "a vocabulary of 50 tokens holds little more than letters; 8,000 to 32,000 are usual"
+    assert (made("Sea")["input_ids"] == made("sea")["input_ids"]) != cased
+    again = make_tokenizer("text.txt", "again", 50, cased=cased, progress=False)
+    assert fingerprint(again) == fingerprint(made)
+    caplog.clear()
+    make_tokenizer("text.txt", "usual", 1000, progress=False)
+    assert not caplog.records
+    assert main(["tokenizer", "text.txt", "-o", "own"]) == 2
+    assert capsys.readouterr().err == "mabert: own already holds files; name another folder\n"
+
+
+def test_every_source_gives_its_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizers, "CHARACTERS", 50)
+    for name, letter in (("a", "a"), ("b", "b")):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join([letter * 10] * 5))
+    parsed = parse_sources([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
+    read = list(beginnings(parsed))
+    assert read == ["a" * 10, "a" * 10, "a" * 5, "b" * 10, "b" * 10, "b" * 5]
+
+
+def test_other_text_gives_another(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizers, "CHARACTERS", 500)
+
+    def trained(seed):
+        text = corpus(tmp_path / "text.txt", seed=seed)
+        return trained_tokenizer([text], tmp_path / "cache", 1000, segments=True)
+
+    assert fingerprint(trained(1)) != fingerprint(trained(2))
+    assert len(list((tmp_path / "cache").glob("tokenizer-wordpiece-*"))) == 2

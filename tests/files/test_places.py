@@ -21,13 +21,13 @@ from mabert.data.corpus import parse_sources
 from mabert.data.glue import load_glue
 from mabert.data.own import load_own
 from mabert.data.tasks import Columns
+from mabert.data.tokenizer import make_tokenizer
 from mabert.files import places
 from mabert.files.places import Package, default_cache, find, folder_of, is_hub_name
 from mabert.files.writing import check_output
 from mabert.opening.opened import extend
 from mabert.train.folder import RunFolder
 from mabert.train.recipe import DataRecipe
-from mabert.train.vocabulary import make_tokenizer
 from tests.conversion.helpers import PAIR
 from tests.train.helpers import tokenizer
 

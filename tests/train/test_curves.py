@@ -124,10 +124,11 @@ def test_a_name_whose_package_is_missing_is_refused(monkeypatch, name, message):
 
 def test_it_is_refused_before_any_text_is_read(tmp_path, monkeypatch, capsys, pretrained):
     monkeypatch.setattr(integration_utils, "is_wandb_available", lambda: False)
+    monkeypatch.setattr("mabert.train.pretrain_run.build_cache", None)
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(as_mapping(recipe(tmp_path))))
     out = ["-o", str(tmp_path / "run")]
     for command in (
-        ["pretrain", str(tmp_path / "plan.yaml"), "training.report_to=wandb", "data.sources=[missing.txt]", *out],
+        ["pretrain", str(tmp_path / "plan.yaml"), "training.report_to=wandb", *out],
         ["finetune", str(pretrained), "--train", "missing.csv", "--report-to", "wandb", *out],
     ):
         assert main(command) == 2

@@ -117,6 +117,13 @@ class Family:
         """Returns the fields that set every dropout, including a classifier's, to one probability."""
         return {**self.dropout(rate, rate), **dict.fromkeys(self.of_classifier, rate)}
 
+    def set_packing(self, config: PreTrainedConfig, packing: str, pools: bool = False) -> None:
+        """Sets how a model runs padded batches (`PackingChoice` of `mabert.train.recipe`); `pools` tells whether it
+        pools its token vectors. Raises ValueError if rows are to be packed, and padding is meant to have an effect or
+        the model takes no such rows."""
+        if packing == "pack":
+            raise ValueError(f"packing is 'pack', the model {self.model_type}: only MaBERT takes packed rows here")
+
     @staticmethod
     def unused(config: PreTrainedConfig) -> int:
         """Returns the rows of the table of positions before that of the first token."""

@@ -24,6 +24,16 @@ class MaBert(Family):
     def config_of(self, fields: Mapping[str, Any], **of_run: Any) -> PreTrainedConfig:
         return make_config(**{**fields, **of_run})
 
+    def set_packing(self, config: PreTrainedConfig, packing: str, pools: bool = False) -> None:
+        config.unpad = "never" if packing == "none" else "auto"
+        masking, obstacle = config.padding_safe_masking, None
+        if masking != "exact":
+            obstacle = f"padding_safe_masking {masking!r}: packed rows have no padding for it to act on"
+        elif pools and config.pooling == "attention":
+            obstacle = "pooling 'attention': that pooling looks at padding, and packed rows have none"
+        if packing == "pack" and obstacle is not None:
+            raise ValueError(f"packing is 'pack', {obstacle}; use packing 'none'")
+
     def longest(self, config: PreTrainedConfig) -> int | None:
         return config.max_position_embeddings if config.position_embedding == "learned" else None
 

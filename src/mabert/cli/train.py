@@ -61,7 +61,7 @@ def add_tokenizer(commands: Any) -> None:
 def run_tokenizer(options: argparse.Namespace) -> None:
     """`mabert tokenizer`."""
     load_libraries()
-    from mabert.train.vocabulary import make_tokenizer
+    from mabert.data.tokenizer import make_tokenizer
 
     how = {"cased": options.cased, "text_column": options.text_column, "progress": sys.stderr.isatty()}
     made = make_tokenizer(options.text, options.output, options.size, **how)

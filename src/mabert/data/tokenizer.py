@@ -1,21 +1,36 @@
 """Tokenizers: loaded, checked, fingerprinted, and trained."""
 
 import json
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer, BigBirdTokenizer, PreTrainedTokenizerFast
 
-from mabert.data.corpus import pieces_of
+from mabert.data.corpus import Source, Sources, parse_sources, pieces_of
 from mabert.files import tables
-from mabert.files.places import folder_of
+from mabert.files.places import expanded, folder_of
 from mabert.files.reading import key_of, read_json
+from mabert.files.writing import check_new, filling, make_once
+from mabert.schema.check import check
+from mabert.schema.ranges import BERT_SIZE, Vocabulary
+
+logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CHARACTERS = 64 << 20
+"""Characters of text that a tokenizer is trained on."""
+
+FEW_ENTRIES = 1000
+"""Tokens below which a vocabulary holds little more than letters."""
+
+# Raise this whenever the same sources would give another tokenizer.
+_FORMAT = 3
 _ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -124,6 +139,74 @@ def _damage_in(folder: Path) -> str | None:
         except ValueError as error:
             return str(error)
     return None
+
+
+def make_tokenizer(
+    sources: Sources,
+    output: str | Path,
+    size: int = BERT_SIZE,
+    *,
+    cased: bool = False,
+    text_column: str = "text",
+    progress: bool = True,
+) -> PreTrainedTokenizerFast:
+    """Trains a WordPiece on one's own text and saves it in the folder `output`, for `tokenizer=` of a recipe; returns
+    it.
+
+    It has at most `size` tokens (default, BERT's), the five special ones included; a short text may give fewer. Each of
+    the sources, see `mabert.data.corpus`, contributes the same share of at most `CHARACTERS`. If `cased`, capital
+    letters and accents are kept. `text_column` is that of tables; `progress` shows bars.
+
+    Raises FileNotFoundError if there is no such text, and ValueError if the size is out of range, the text holds no
+    words, or the folder holds files.
+    """
+    check(Vocabulary, size, "size")
+    output = expanded(output)
+    check_new(output)
+    if size < FEW_ENTRIES:
+        logger.warning("a vocabulary of %d tokens holds little more than letters; 8,000 to 32,000 are usual", size)
+    texts = beginnings(parse_sources(sources, text_column))
+    tokenizer = train_wordpiece(texts, size, cased=cased, progress=progress)
+    with filling(output) as staging:
+        tokenizer.save_pretrained(staging)
+    return tokenizer
+
+
+def trained_tokenizer(sources: Sources, folder: str | Path, size: int, segments: bool) -> PreTrainedTokenizerFast:
+    """Trains a WordPiece of at most `size` tokens, or opens one in `folder` that was trained on the same text before;
+    `segments` is that of `train_wordpiece`. Each source contributes the same share of `CHARACTERS`.
+
+    Several processes may call this at once: one trains, the others wait. Errors are those of `Source.read`.
+    """
+    parsed = parse_sources(sources)
+    made_of = {
+        "format": _FORMAT,
+        "tokenizers": tokenizers.__version__,
+        "size": size,
+        "segments": segments,
+        "characters": CHARACTERS,
+        "sources": [source.identity() for source in parsed],
+    }
+    key = key_of(made_of, 16)
+    place = Path(folder) / f"tokenizer-wordpiece-{key}"
+
+    def fill(writing: Path) -> None:
+        logger.info("training the tokenizer %s", place)
+        train_wordpiece(beginnings(parsed), size, segments).save_pretrained(writing)
+
+    make_once(place, fill)
+    return load_tokenizer(place)
+
+
+def beginnings(sources: list[Source]) -> Iterator[str]:
+    """Yields the first documents of each source, the last one cut, at most `CHARACTERS` in all."""
+    for source in sources:
+        left = CHARACTERS // len(sources)
+        for document, _ in source.read():
+            yield document[:left]
+            left -= len(document)
+            if left <= 0:
+                break
 
 
 def train_wordpiece(

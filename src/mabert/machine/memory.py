@@ -78,6 +78,15 @@ def check_fits(
         )
 
 
+def step_bytes(config: PreTrainedConfig, tokens: int, bytes_each: int, checkpointing: bool) -> int:
+    """Returns the bytes that a training step of so many tokens needs at least for what its layers keep. Each keeps the
+    inputs of itself and its sub-layers, queries, keys and values or their like, their output, and the feed-forward
+    network's inner activations twice; with checkpointing, only its own input."""
+    width = config.hidden_size
+    kept = width if checkpointing else 6 * width + 2 * config.intermediate_size
+    return tokens * config.num_hidden_layers * kept * bytes_each
+
+
 def group_memory(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> list[int]:
     """Returns the bytes free under each limit of this process's control groups, as containers and clusters set them;
     `groups` is Linux's file that names them, `root` their folder. Cached file pages that can be dropped count as

@@ -12,13 +12,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, set_seed
 
+from mabert.baselines.registry import family_of
 from mabert.data.batches import SplitBatches, batch_share
 from mabert.files.writing import CannotSaveError
 from mabert.train.callbacks import EvaluateAt
 from mabert.train.checkpoint import checkpoint_to_resume
 from mabert.train.finetune_run import SMALLER, FinetuneRun
 from mabert.train.folder import HISTORIES, LOGS
-from mabert.train.trainer import MaBertTrainer, collator_of, set_packing, training_arguments
+from mabert.train.trainer import MaBertTrainer, collator_of, training_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def finetune_once(run: FinetuneRun, rate: float, seed: int) -> "FinetuneTrainer"
     trainer.train(checkpoint)
     if trainer.best_weights is not None:
         model.load_state_dict(trainer.best_weights)
-    set_packing(model.config, "unpad")  # in use, however it was trained
+    family_of(model.config).set_packing(model.config, "unpad")  # in use, however it was trained
     return trainer
 
 

@@ -33,7 +33,7 @@ from mabert.opening.uses import build, class_for, logits_in
 from mabert.train.folder import RESULT, UNFINISHED, RunFolder, grid_file
 from mabert.train.kinds import Kind, kind_of
 from mabert.train.recipe import FinetuneRecipe, as_mapping, check_seeds
-from mabert.train.trainer import TrainingDivergedError, join_processes, rows_at_once, set_packing
+from mabert.train.trainer import TrainingDivergedError, join_processes, rows_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -256,7 +256,7 @@ def tuned_config(
         raise ValueError(f"{name} is {value!r}; that is MaBERT's, and this is a {config.model_type} model")
     else:
         config = type(config)(**fields)
-    set_packing(config, recipe.packing, pools)
+    family_of(config).set_packing(config, recipe.packing, pools)
     return config
 
 

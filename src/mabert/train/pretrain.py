@@ -8,19 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
+from transformers import PreTrainedTokenizerFast, TrainerCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from mabert.files.writing import filling
 from mabert.machine.environment import EXTRAS, check_installed
 from mabert.machine.memory import naming_memory, size_of
-from mabert.opening.uses import build, compile_layers
 from mabert.schema import ON_HOST, SCORED
 from mabert.train.folder import HISTORY, LOGS, MAKE_ROOM, RunFolder
 from mabert.train.objective import at_places, held_out_sums, mean_over_scored, with_places
 from mabert.train.pretrain_run import FREE, PretrainRun, resolve
 from mabert.train.recipe import PretrainRecipe
-from mabert.train.trainer import MaBertTrainer, collator_of, set_packing
+from mabert.train.trainer import MaBertTrainer, collator_of
 
 BETWEEN_STAGES = "between"
 """Marks a checkpoint that does not count towards `keep_checkpoints`."""
@@ -70,7 +69,6 @@ def pretrain(
         writes = run.arguments.should_save
         if run.result is not None:
             return run.result if writes else {}
-        set_seed(recipe.training.seed)
         trainer = PretrainTrainer(run, progress, callbacks or [])
         trainer.train(run.checkpoint)
         outcome = trainer.finish() | run.data.counts
@@ -91,12 +89,9 @@ class PretrainTrainer(MaBertTrainer):
 
     def __init__(self, run: PretrainRun, progress: bool, callbacks: list[TrainerCallback]) -> None:
         training = run.recipe.training
-        model = build("masked_lm", run.config) if run.start is None else run.start
-        run.family.freeze_unreached(model)
-        if training.compile:
-            compile_layers(model)
+        run.family.freeze_unreached(run.model)
         super().__init__(
-            model=model,
+            model=run.model,
             args=run.arguments,
             compute_loss_func=mean_over_scored,
             data_collator=partial(with_places, collator_of(training.packing, run.tokenizer)),
@@ -111,7 +106,7 @@ class PretrainTrainer(MaBertTrainer):
         )
         self.family = run.family
         # Whether weights that the objective does not train are set from those that it does.
-        self.finishes = run.start is None or run.family.is_finished(run.start)
+        self.finishes = run.recipe.start_from is None or run.family.is_finished(run.model)
         self.decay_exempt = training.decay_exempt
         self.loss_limit = EXPLODED * math.log(len(run.tokenizer))
 
@@ -167,7 +162,7 @@ class PretrainTrainer(MaBertTrainer):
             held_out = self.evaluate()
         if self.finishes:
             self.family.finish_pretraining(model)
-        set_packing(model.config, "unpad")  # in use, however it was trained
+        self.family.set_packing(model.config, "unpad")  # in use, however it was trained
         if self.args.should_save:
             with filling(self.args.output_dir, size_of(model), MAKE_ROOM) as staging:
                 self.save_model(str(staging))

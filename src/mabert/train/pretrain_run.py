@@ -8,24 +8,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments, set_seed
 
 from mabert.baselines.family import Family
 from mabert.data.cache import IDS, build_cache
-from mabert.data.corpus import Source
+from mabert.data.corpus import Source, Sources
 from mabert.data.mlm import MlmMasking, PretrainingStream, ValidationSet, Windows
-from mabert.data.tokenizer import fingerprint
+from mabert.data.tokenizer import fingerprint, load_tokenizer, trained_tokenizer
 from mabert.files.reading import digest
 from mabert.machine.environment import check_reporters, resolve_precision, warn_of_emulation
-from mabert.machine.memory import TRAINING_BYTES, check_fits, parameters_of
+from mabert.machine.memory import TRAINING_BYTES, check_fits, parameters_of, step_bytes
 from mabert.opening.opened import Opened, open_model
-from mabert.opening.uses import build, class_for
+from mabert.opening.uses import build, class_for, compile_layers
 from mabert.schema import IGNORED
 from mabert.train.checkpoint import checkpoint_to_resume, drop_damaged
 from mabert.train.folder import RunFolder
 from mabert.train.recipe import PretrainRecipe, as_mapping
-from mabert.train.trainer import set_packing, training_arguments
-from mabert.train.vocabulary import find_tokenizer
+from mabert.train.trainer import training_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +44,9 @@ FREE = (
     "resolved.processes",
 )
 """Fields that a resumed run may change: they split the work and do not change what is learnt (except dropout draws)."""
+
+TRAINED = "trained"
+"""First word of the origin of a tokenizer that was trained on a run's text."""
 
 FEW_SCORED = 300
 """Held-out tokens to be guessed below which an accuracy may be off by five points and more."""
@@ -74,8 +76,7 @@ class PretrainRun:
     stages: Stages
     family: Family
     tokenizer: PreTrainedTokenizerFast
-    config: PreTrainedConfig
-    start: PreTrainedModel | None  # None for random weights
+    model: PreTrainedModel
     data: PretrainData
     checkpoint: Path | None  # where the run goes on from
     result: dict[str, Any] | None  # if the run was finished before
@@ -90,8 +91,12 @@ def resolve(
     progress: bool,
 ) -> PretrainRun:
     """Resolves a recipe and claims its folder; errors and the other arguments are those of `pretrain`."""
-    arguments, request = arguments_of(recipe, folder.path), as_mapping(recipe)
-    family, stages, sources = recipe.family, recipe.steps_by_length(), recipe.data.readable()
+    training, family, request = recipe.training, recipe.family, as_mapping(recipe)
+    stages, sources = recipe.steps_by_length(), recipe.data.readable()
+    check_reporters(training.report_to)
+    warn_of_emulation(training.precision)
+    bf16 = resolve_precision(training.precision) == "bf16"
+    arguments = arguments_of(recipe, folder.path, bf16)
     if arguments.should_save:
         folder.check(request)
     result = folder.result()
@@ -104,22 +109,32 @@ def resolve(
         before = folder.resolved().get("tokenizer")
         size = recipe.model.get("vocab_size")
         tokenizer, origin = find_tokenizer(family, recipe.tokenizer, sources, recipe.data.folder, before, size)
+    if opened is not None and fingerprint(tokenizer) != fingerprint(opened.tokenizer):
+        raise ValueError(f"the tokenizer is not the one in {opened.place}, whose ids the weights there are trained for")
     config = model_config(recipe, tokenizer, opened)
-    check_memory(recipe, config, arguments)
+    # Windows of single documents count as one token, since they may be of any length.
+    tokens = training.micro_batch_size * max(length if recipe.data.windows == "packed" else 1 for length, _ in stages)
+    batch = step_bytes(config, tokens, 2 if bf16 else 4, training.gradient_checkpointing)
+    parameters = parameters_of(class_for("masked_lm", config), config)
+    check_fits("the model", parameters, TRAINING_BYTES[training.optimizer], batch, arguments.device)
     if (longest := family.longest(config)) is not None:
         # Saved with the model, so that `truncation=True` cuts at the model's limit.
         tokenizer.model_max_length = longest
-    start = None
     if opened is not None:  # loaded first, so that missing weights fail before hours of tokenising
-        start = opened.with_config(config).model("masked_lm", torch.float32)
-        if not hasattr(start, family.head):
+        model = opened.with_config(config).model("masked_lm", torch.float32)
+        if not hasattr(model, family.head):
             raise ValueError(f"{opened.place} has another head than {family.title}'s here (no {family.head!r} in it)")
+    else:
+        set_seed(training.seed)
+        model = build("masked_lm", config)
+    if training.compile:
+        compile_layers(model)
     data = prepare_data(recipe, stages, sources, tokenizer, progress)  # the process that tokenises shows it
     request["resolved"] = {
         "corpus": data.corpus,
         "tokenizer": origin,
         "vocabulary": data.vocabulary,
-        "precision": "bf16" if arguments.bf16 else "fp32",
+        "precision": "bf16" if bf16 else "fp32",
         "processes": arguments.world_size,
         **({} if opened is None else {"weights": opened.place.digest()}),
     }
@@ -127,22 +142,45 @@ def resolve(
         folder.claim(request)
         if resume_from is not None and checkpoint is not None:
             drop_damaged(folder.path, checkpoint)
-    return PretrainRun(recipe, folder, arguments, stages, family, tokenizer, config, start, data, checkpoint, result)
+    return PretrainRun(recipe, folder, arguments, stages, family, tokenizer, model, data, checkpoint, result)
+
+
+def find_tokenizer(
+    family: Family, asked: str | None, sources: Sources, cache: Path, before: str | None = None, size: int | None = None
+) -> tuple[PreTrainedTokenizerFast, str]:
+    """Returns the requested tokenizer (folder, file or hub name), else the family's own from the hub, else a WordPiece
+    of `size` tokens trained on the run's text and kept in `cache`; and a description of its origin for the record.
+
+    `before` is the origin recorded when a resumed run began, to find the same tokenizer again. Raises FileNotFoundError
+    if there is no tokenizer of the requested name, and ValueError if it cannot be used, or none can be trained on the
+    text.
+    """
+    published = family.base_config()
+    if asked is not None:
+        return load_tokenizer(asked), asked
+    if before is None or not before.startswith(TRAINED):
+        try:
+            return load_tokenizer(family.hub), f"hub:{family.hub}"
+        except FileNotFoundError as error:
+            if before is not None:
+                raise
+            message = "%s; training a WordPiece of %d tokens on the run's text"
+            logger.warning(message, error, size or published.vocab_size)
+    segments = (getattr(published, "type_vocab_size", None) or 0) > 1
+    tokenizer = trained_tokenizer(sources, cache, size or published.vocab_size, segments)
+    return tokenizer, f"{TRAINED} on data.sources: WordPiece of {len(tokenizer):,}"
 
 
 SCHEDULERS = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup", "wsd": "warmup_stable_decay"}
 """transformers' names of a recipe's schedules."""
 
 
-def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
+def arguments_of(recipe: PretrainRecipe, folder: Path, bf16: bool) -> TrainingArguments:
     """Converts the recipe to TrainingArguments; warns if the learning rate never reaches its peak.
 
-    Raises ValueError if there is no text, a package to report to is missing, or whole micro-batches over all processes
-    do not add up to the batch.
+    Raises ValueError if whole micro-batches over all processes do not add up to the batch.
     """
     training = recipe.training
-    if not recipe.data.sources:
-        raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
     if training.warmup_steps >= training.steps:
         message = "training.warmup_steps is %d, training.steps %d: the learning rate never reaches its peak"
         logger.warning(message, training.warmup_steps, training.steps)
@@ -159,12 +197,9 @@ def arguments_of(recipe: PretrainRecipe, folder: Path) -> TrainingArguments:
     own: dict[str, Any] = {"optim": "adafactor"} if training.optimizer == "adafactor" else {}
     if training.schedule == "wsd":
         own |= {"lr_scheduler_kwargs": {"num_decay_steps": max(1, training.steps // 10), "decay_type": "linear"}}
-    check_reporters(training.report_to)
-    warn_of_emulation(training.precision)
-    precision = resolve_precision(training.precision)
     return training_arguments(
         folder,
-        precision == "bf16",
+        bf16,
         **own,
         lr_scheduler_type=SCHEDULERS[training.schedule],
         **{name: getattr(training, name) for name in (*same, "max_grad_norm")},
@@ -197,8 +232,8 @@ def model_config(
     Raises ValueError if a stage is longer than the positions, the vocabulary does not fit the tokenizer, the model to
     start from is of another family, or the fields make no valid model.
     """
-    config = new_config(recipe, tokenizer) if start is None else started_config(recipe, tokenizer, start)
-    set_packing(config, recipe.training.packing)
+    config = new_config(recipe, tokenizer) if start is None else started_config(recipe, start)
+    recipe.family.set_packing(config, recipe.training.packing)
     longest, limit = max(stage.length for stage in recipe.stages), recipe.family.longest(config)
     if limit is not None and longest > limit:
         more = f"; `mabert extend {start.place}` gives it more" if start is not None else ""
@@ -231,7 +266,7 @@ def new_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast) -> Pr
     return config
 
 
-def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, start: Opened) -> PreTrainedConfig:
+def started_config(recipe: PretrainRecipe, start: Opened) -> PreTrainedConfig:
     """Returns the configuration of the starting model with the recipe's changes; raises what `model_config` does."""
     place, family = start.place, recipe.family
     if start.family is not family:
@@ -241,24 +276,7 @@ def started_config(recipe: PretrainRecipe, tokenizer: PreTrainedTokenizerFast, s
     except ValueError as error:
         raise ValueError(f"the recipe's model fields do not go with {place}: {error}") from error
     start.refuse_quantized()
-    if fingerprint(tokenizer) != fingerprint(start.tokenizer):
-        raise ValueError(f"the tokenizer is not the one in {place}, whose ids the weights there are trained for")
     return config
-
-
-def check_memory(recipe: PretrainRecipe, config: PreTrainedConfig, arguments: TrainingArguments) -> None:
-    """Refuses a model that cannot be trained in the memory by a ValueError, before it is made.
-
-    Of one micro-batch, each layer keeps at least the inputs of itself and its sub-layers, queries, keys and values or
-    their like, their output, and the feed-forward network's inner activations twice; with checkpointing, only its own
-    input. Windows of single documents count as one token, since they may be of any length.
-    """
-    training, width = recipe.training, config.hidden_size
-    length = max(stage.length for stage in recipe.stages) if recipe.data.windows == "packed" else 1
-    kept = width if training.gradient_checkpointing else 6 * width + 2 * config.intermediate_size
-    batch = training.micro_batch_size * length * config.num_hidden_layers * kept * (2 if arguments.bf16 else 4)
-    parameters = parameters_of(class_for("masked_lm", config), config)
-    check_fits("the model", parameters, TRAINING_BYTES[training.optimizer], batch, arguments.device)
 
 
 def prepare_data(

@@ -66,7 +66,9 @@ class DataRecipe(Checked, where="data"):
         return expanded(self.cache) if self.cache else default_cache()
 
     def readable(self) -> list[Source]:
-        """Returns the parsed sources; raises what `parse_sources` does."""
+        """Returns the parsed sources; raises what `parse_sources` does, and ValueError if there is none."""
+        if not self.sources:
+            raise ValueError("the recipe names no text; set data.sources= to files, folders or hub data sets")
         return parse_sources(self.sources, self.text_column)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import PreTrainedConfig, PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import rotate_checkpoints
@@ -23,7 +23,6 @@ from mabert.data.collate import Collator, FlatteningCollator
 from mabert.files.reading import finite, read_json
 from mabert.files.writing import STAGING, naming_full_disk, saving, write_json, write_text
 from mabert.machine.memory import naming_memory, size_of
-from mabert.model import MaBertConfig
 from mabert.train import checkpoint
 from mabert.train.callbacks import Events, SaveOnInterrupt, SmallProcess, Stopwatch, TrainingBar, end_reports, table
 from mabert.train.objective import decay_parameter_names
@@ -273,24 +272,6 @@ class MaBertTrainer(RecordingTrainer):
     def rotate_checkpoints(self, folder: Path) -> None:
         """Removes the oldest checkpoints beyond the number to keep."""
         rotate_checkpoints(str(folder), self.args.save_total_limit, use_mtime=False)
-
-
-def set_packing(config: PreTrainedConfig, packing: PackingChoice, pools: bool = False) -> None:
-    """Sets how a MaBERT runs padded batches; `pools` tells whether it pools its token vectors. Raises ValueError if
-    rows are to be packed, and padding is meant to have an effect or the model takes no such rows."""
-    if isinstance(config, MaBertConfig):
-        config.unpad = "never" if packing == "none" else "auto"
-    if packing != "pack":
-        return
-    if not isinstance(config, MaBertConfig):
-        raise ValueError(f"packing is 'pack', the model {config.model_type}: only MaBERT takes packed rows here")
-    masking, obstacle = config.padding_safe_masking, None
-    if masking != "exact":
-        obstacle = f"padding_safe_masking {masking!r}: packed rows have no padding for it to act on"
-    elif pools and config.pooling == "attention":
-        obstacle = "pooling 'attention': that pooling looks at padding, and packed rows have none"
-    if obstacle is not None:
-        raise ValueError(f"packing is 'pack', {obstacle}; use packing 'none'")
 
 
 def collator_of(packing: PackingChoice, tokenizer: PreTrainedTokenizerFast) -> Collator | FlatteningCollator:

@@ -22,9 +22,8 @@ from mabert.machine.environment import fast_dtype, resolve_precision
 from mabert.machine.memory import parameters_of
 from mabert.opening.uses import class_for
 from mabert.train.finetune_run import OF_MABERT, epochs_of, tuned_config
-from mabert.train.pretrain_run import FREE, model_config
+from mabert.train.pretrain_run import FREE, find_tokenizer, model_config
 from mabert.train.recipe import DataRecipe, PretrainRecipe, as_mapping
-from mabert.train.vocabulary import find_tokenizer
 from mabert_lab.study.cells import FORMAT, WITHOUT_WEIGHTS, Cell, CellFiles, absolute, without
 from mabert_lab.study.conversions import Conversions
 from mabert_lab.study.grid import Arm, Scale, Study

@@ -10,7 +10,7 @@ from typing import Any
 from mabert.files.reading import read_json_if_there, to_json
 from mabert.files.writing import write_json
 from mabert.train.finetune_run import epochs_of
-from mabert.train.vocabulary import TRAINED
+from mabert.train.pretrain_run import TRAINED
 from mabert_lab.bench.results import measured_on
 from mabert_lab.study.cells import Cell, CellFiles, without
 from mabert_lab.study.conversions import BLOCK
