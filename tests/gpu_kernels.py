@@ -131,7 +131,6 @@ def calls() -> Iterator[tuple[str, Callable[[], object]]]:
     for unpad in ("auto", "never"):
         lengths = (300, 256, 201, 280)
         yield "uneven texts", partial(infer, MaBertConfig(**WIDTH, unpad=unpad), lengths)
-    yield "rates", rate
 
 
 def inputs_of(lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
@@ -154,14 +153,6 @@ def train(sizes: MaBertConfig, lengths: tuple[int, ...], dtype: torch.dtype = to
     with torch.autocast("cpu", torch.bfloat16):
         loss = model(**inputs, labels=inputs["input_ids"]).loss
     loss.backward()
-
-
-def rate() -> None:
-    """Compiles the kernel of the rate of exponentials."""
-    from mabert.ops.triton import functions
-
-    target = torch.empty(functions._CHAINS)
-    functions.launch(functions._chains, 1, target, ROUNDS=functions._ROUNDS, WIDTH=functions._CHAINS, warps=4)
 
 
 def strip(cache: Path) -> int:

@@ -64,7 +64,6 @@ KERNELS = {
         CONV_FLAGS | {"STEPS": 64, "GROUP": 4},
         1,
     ),
-    "_chains": ({"target": "fp32"}, {"ROUNDS": 4096, "WIDTH": 1024}, 4),
 }
 OPTIONAL = {
     "scan_forward": ("mask", "first", "z", "D", "bias", "starts", "saved"),
@@ -82,9 +81,9 @@ ALONG_WITH = {"z": ("dz",)}
 
 
 def kernel_of(name):
-    from mabert.ops.triton import conv_kernels, functions, scan_kernels
+    from mabert.ops.triton import conv_kernels, scan_kernels
 
-    return next(getattr(module, name) for module in (scan_kernels, conv_kernels, functions) if hasattr(module, name))
+    return next(getattr(module, name) for module in (scan_kernels, conv_kernels) if hasattr(module, name))
 
 
 def specialisations_of(name):
@@ -138,11 +137,10 @@ TO_THE_END = [
     ("combine", {"SPLITS": 32, "aligned": True}, None),
     ("conv_forward", {"absent": ("mask", "sequence"), "aligned": True}, None),
     ("conv_backward", {"absent": ("mask", "sequence"), "aligned": True}, None),
-    ("_chains", {"aligned": True}, None),
     # With all there is.
     ("scan_forward", {"aligned": True}, 0),
     ("scan_ends", {"aligned": True}, 0),
-    *((name, {}, None) for name in KERNELS if name not in ("scan_forward", "scan_ends", "_chains")),
+    *((name, {}, None) for name in KERNELS if name not in ("scan_forward", "scan_ends")),
     # In other numbers, sizes and layouts.
     (
         "scan_forward",

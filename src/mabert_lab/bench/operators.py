@@ -21,7 +21,6 @@ from torch.nn.functional import conv1d, silu, softplus
 
 from mabert.machine.rounds import Spread, interleave, timed
 from mabert.ops import depthwise_conv1d, explain, selective_scan, use_backend
-from mabert.ops.library import scan_op
 from mabert_lab.bench.results import measured_on, place_of, record, table, times_of
 from mabert_lab.bench.tables import digits
 
@@ -41,8 +40,7 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
 
     The result's ``rows`` have the ``ratio`` of a median to mabert's, and of ``backward`` alone to the forward pass;
     on a GPU also ``peak_mib`` beyond the inputs. ``agreement`` is the largest difference from each rival's output,
-    relative to its largest value. On a CPU, ``memory`` has the bytes that the scan saves for its backward pass, and
-    those of all states; on a GPU, ``rates`` has bytes copied and exponentials per second.
+    relative to its largest value.
 
     Raises RuntimeError if an operator disagrees with the reference on this machine, and ModuleNotFoundError on a CPU
     without mamba.py, which the extra lab brings; nothing is timed then.
@@ -54,15 +52,7 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
         environment["mambapy"] = metadata.version("mambapy")
     refuse_unless_correct(device)
     result: dict[str, Any] = {"environment": environment, "quick": quick, "device": device, "rows": []}
-    result |= {"memory": [], "rates": {}, "agreement": {}}
-
-    def limits() -> None:
-        from mabert.ops.triton.functions import exponential_rate
-
-        result["rates"] |= {"copy": copy_rate(device), "exponentials": exponential_rate(torch.device(device))}
-
-    def memory(length: int) -> None:
-        result["memory"] = [*(row for row in result["memory"] if row["time"] != length), _memory(length)]
+    result["agreement"] = {}
 
     def job(cell: str, operator: str, dtype: torch.dtype, batch: int, length: int) -> None:
         inputs = scan_inputs(length, dtype) if operator == "selective_scan" else conv_inputs(length, dtype)
@@ -85,12 +75,10 @@ def run(quick: bool = False, output: Path | None = None, device: str = "cpu", re
                 row["peak_mib"] = _peak(calls[side, task]) / 2**20
             result["rows"].append(row)
 
-    jobs: dict[str, Callable[[], None]] = {"limits": limits} if on_gpu else {}
+    jobs: dict[str, Callable[[], None]] = {}
     for operator, dtype, batch, length in _plan(quick, on_gpu):
         cell = f"{operator}, {_name(dtype)}, {f'{batch} x ' * on_gpu}{length}"
         jobs[f"{cell} steps"] = partial(job, cell, operator, dtype, batch, length)
-    if not on_gpu:
-        jobs |= {f"memory, {n} steps": partial(memory, n) for n in ((512,) if quick else (512, 4096, 16384))}
     return record(result, jobs, show, output, "operators", resume)
 
 
@@ -269,39 +257,14 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _memory(length: int) -> dict[str, float]:
-    """Compares the bytes held for the scan's backward pass, without inputs and gradients, with all float32 states."""
-    from mabert.ops.cpu.scan_backward import working_bytes
-
-    inputs = scan_inputs(length, torch.float32)
-    _, states = scan_op(*(inputs[name] for name in _SCAN_INPUTS), None, None, True, False, True, "cpu")
-    every_state = 4 * inputs["u"].numel() * STATE
-    backward = working_bytes(inputs["u"], inputs["A"])
-    return {
-        "time": length,
-        "saved_bytes": states.nbytes,
-        "backward_bytes": backward,
-        "every_state_bytes": every_state,
-        "share": (states.nbytes + backward) / every_state,
-    }
-
-
 def show(console: Console, result: dict[str, Any]) -> None:
-    """Prints a table per operator, and the memory of the scan's backward pass."""
+    """Prints a table per operator."""
     for operator in dict.fromkeys(row["operator"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["operator"] == operator]
         rows.sort(key=lambda row: (row["dtype"], row["time"]))
         title = f"{operator}, {CHANNELS} channels, {place_of(result)}"
         heads = ("dtype", "steps", "task", "side"), ("ms", "range", "ratio", "")
         console.print(table(title, *heads, map(_line, rows), "ratio: its time over mabert's"))
-    for what, rate in result["rates"].items():
-        console.print(f"{what}: {rate / 1e12:,.2f}e12 a second")
-    for memory in result["memory"]:
-        console.print(
-            f"{memory['time']} steps: {memory['saved_bytes'] / 2**20:,.1f} MiB saved, "
-            f"{memory['backward_bytes'] / 2**20:,.1f} MiB in the backward: {memory['share']:.2%} of every state's "
-            f"{memory['every_state_bytes'] / 2**20:,.0f} MiB"
-        )
 
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:
@@ -319,22 +282,6 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
         "" if row["side"] == "mabert" else f"{digits(row['ratio'])}x",
         remark,
     )
-
-
-_COPIED_BYTES = 256 << 20
-
-
-def copy_rate(device: str) -> float:
-    """Returns the best bytes per second, read and written together, in a few copies of 256 MiB, more than any cache."""
-    source = torch.ones(_COPIED_BYTES // 4, device=device)
-    target = torch.empty_like(source)
-
-    def copy() -> None:
-        target.copy_(source)
-        synchronise(device)
-
-    copy()
-    return 2 * source.nbytes / min(timed(copy) for _ in range(7))
 
 
 def synchronise(device: str) -> None:

@@ -2,14 +2,12 @@
 
 import json
 import sys
-from unittest.mock import Mock
 
 import pytest
 import torch
 
 from mabert_lab import cli
 from mabert_lab.bench import operators
-from mabert_lab.bench.operators import copy_rate
 
 
 class Off(torch.autograd.Function):
@@ -56,7 +54,7 @@ def test_a_missing_rival_is_told_before_anything_is_timed(monkeypatch, capsys, t
     assert capsys.readouterr().err.startswith("mabert: mambapy is not installed; the extra lab brings it")
 
 
-def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(monkeypatch, tmp_path):
+def test_rows_on_a_gpu_have_shapes_and_memory(monkeypatch, tmp_path):
     """On a processor that is taken for a GPU, beside a rival whose inputs lie as mamba-ssm takes them."""
     laid_out = operators._laid_out
     seen = []
@@ -70,8 +68,6 @@ def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(monkeypa
     monkeypatch.setattr(operators, "explain", lambda tensor: "triton")
     monkeypatch.setattr(operators, "refuse_unless_correct", lambda device: None)
     monkeypatch.setattr(operators, "synchronise", lambda device: None)
-    monkeypatch.setattr(operators, "copy_rate", lambda device: 3e12)
-    monkeypatch.setitem(sys.modules, "mabert.ops.triton.functions", Mock(exponential_rate=lambda device: 4e12))
     monkeypatch.setattr(operators, "find_spec", lambda name: name == "selective_scan_cuda")
     monkeypatch.setattr(operators, "_mamba_ssm_scan", rival)
     monkeypatch.setattr(operators, "GPU_SHAPES", ((2, 8), (1, 20)))
@@ -80,18 +76,11 @@ def test_rows_on_a_gpu_have_shapes_memory_and_the_rates_that_bound_them(monkeypa
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *size, device, **options: zeros(*size, **options))
     result = operators.run(output=tmp_path, device="cuda", resume=True)
-    assert result["rates"] == {"copy": 3e12, "exponentials": 4e12}
     assert {(row["batch"], row["time"]) for row in result["rows"]} == {(2, 8), (1, 20)}
     assert {row["side"] for row in result["rows"]} == {"mabert", "torch", "mamba-ssm"}
     assert {row["peak_mib"] for row in result["rows"]} == {1}
     assert len(result["rows"]) == 2 * 2 * 2 * (2 + 2)
     assert any(1 not in strides for strides in seen), "time is innermost"
-
-
-def test_the_copy_rate_counts_both_ways(monkeypatch):
-    monkeypatch.setattr("mabert_lab.bench.operators.timed", lambda copy: (copy(), 0.5)[1])
-    monkeypatch.setattr("mabert_lab.bench.operators._COPIED_BYTES", 1024)
-    assert copy_rate("cpu") == 2 * 1024 / 0.5
 
 
 @pytest.mark.slow
@@ -101,5 +90,4 @@ def test_a_quick_run_writes_what_it_measured_and_where(tmp_path):
     assert json.loads(path.read_text()) == result
     assert {row["side"] for row in result["rows"]} == {"mabert", "transformers", "mamba.py", "torch"}
     assert all(difference < 1e-5 for difference in result["agreement"].values())
-    assert result["memory"][0]["share"] < 1 / 20
     assert result["environment"]["packages"]["torch"] == torch.__version__

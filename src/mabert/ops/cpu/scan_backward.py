@@ -192,15 +192,6 @@ def _scratch_size(N: int) -> int:
     return (per_state * N + per_step) * PART_BYTES + 2 * N * VECTOR_BYTES + 4 * CHUNK * 4 * N
 
 
-def working_bytes(u: Tensor, A: Tensor) -> int:
-    """Returns the bytes that the backward of whole rows needs besides inputs, saved states and gradients."""
-    rows, time, channels = u.shape
-    N = A.shape[1]
-    groups = len(plan_sequences(None, rows, time).groups) - 1
-    sums = 2 * -(-channels // STRIPE) * rows * time * N + groups * padded_channels(channels) * (N + 2)
-    return 4 * sums + torch.get_num_threads() * _scratch_size(N)
-
-
 def scan_backward(grad: Tensor, states: Tensor, *inputs: Any) -> list[Tensor | None]:
     """Returns the gradients of the floating inputs, in the order of the arguments; None of those that are absent."""
     u, delta, A, B, C, D, z, delta_bias, mask, cu_seqlens, delta_softplus, reverse = inputs
