@@ -65,7 +65,7 @@ def text_rows(
 
     Args:
         source: A table (`.jsonl`, `.tsv`, `.csv` or `.parquet`, see `mabert.files.tables`) or, under any other name, a
-            file with one text per line; text formats may be compressed. None or `-` for standard input.
+            file with one text per line; text formats may be compressed. None for standard input.
         text_column: The table's column with the text, or the first of a pair; default, `text`.
         pair_column: The column of the second text; default, there are no pairs.
         jsonl: Whether input that is no table by its name (such as standard input) holds one JSON object per line.
@@ -80,7 +80,7 @@ def text_rows(
         ValueError: If a column is given for plain text, or `jsonl` is off for `.json`. While reading: if the source is
             empty, not UTF-8 or malformed, a row lacks a column, or plain text begins with a JSON object.
     """
-    path = None if source in (None, "-") else Path(source)
+    path = None if source is None else Path(source)
     where = "standard input" if path is None else str(path)
     columns = [text_column or TEXT_COLUMN, *([] if pair_column is None else [pair_column])]
     if path is not None:
