@@ -126,6 +126,7 @@ def test_other_letters_are_refused_by_name(pattern, foreign):
         ({"final_norm": "no"}, "final_norm is 'no'; it must be true or false"),
         ({"hidden_dropout_prob": 2}, "hidden_dropout_prob is 2; it must be at least 0 and below 1"),
         ({"initializer_range": 1}, "initializer_range is 1; it must be a number written with a point, such as 1.0"),
+        ({"initializer_range": -1}, "initializer_range is -1; it must be at least 0 and at most"),
         ({"layer_types": ["full_attention"]}, r"layer_types .* is not what layer_pattern 'MT' means"),
     ],
 )

@@ -57,14 +57,14 @@ class Range:
             if self.written and float in kinds and not isinstance(value, (bool, *kinds)):
                 with contextlib.suppress(TypeError, ValueError, OverflowError):  # it is refused below
                     value = float(value)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value not in self:
+                raise must_be(str(self))
             if isinstance(value, bool) or not any(isinstance(value, each) for each in kinds):
                 right = " or ".join(NUMBERS[each] for each in kinds if each is not int or float not in kinds)
                 whole_too = self.written or float not in kinds or int in kinds
                 raise must_be(right if whole_too else f"{right} written with a point, such as 1.0")
             if entries is not None and isinstance(value, list):
                 return entries.validate_python(value)
-            if value is not None and value not in self:
-                raise must_be(str(self))
             return value
 
         return core_schema.no_info_plain_validator_function(check)
