@@ -1,6 +1,7 @@
 """What results say of their machine, and in what it is said to be fast."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from mabert.train.finetune import finetune
 from mabert.train.pretrain import pretrain
 from mabert.train.recipe import DataRecipe, FinetuneRecipe, PretrainRecipe, TrainingRecipe
 
-TEXT = DataRecipe(sources=["nosuch.txt"])
+TEXT = DataRecipe(sources=[str(Path(__file__).parents[1] / "clients.txt")])
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,9 @@ def test_a_gpu_is_asked_for_instructions_too(monkeypatch, supported, dtype):
 @pytest.mark.parametrize(
     "begin",
     [
-        lambda asked, run: pretrain(PretrainRecipe(data=TEXT, training=TrainingRecipe(**asked)), run),
+        lambda asked, run: pretrain(
+            PretrainRecipe(data=TEXT, start_from="nosuch", training=TrainingRecipe(**asked)), run
+        ),
         lambda asked, run: finetune("nosuch", glue_task("cola"), {}, run, FinetuneRecipe(**asked)),
         lambda asked, run: convert("nosuch", TEXT.sources, run, **asked),
     ],
