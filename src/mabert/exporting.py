@@ -93,14 +93,16 @@ class Plain(nn.Module):
         self.longest = family_of(model.config).longest(model.config)
 
     def sample(self, rows: int = 2, time: int = 8, seed: int = 0) -> dict[str, Tensor]:
-        """Makes random ids; the second row is padded on the right, each further one on the left."""
+        """Makes random ids and types; the second row is padded on the right, each further one on the left."""
         draw = torch.Generator().manual_seed(seed)
         ids = torch.randint(self.model.config.vocab_size, (rows, time), generator=draw)
         mask = torch.ones_like(ids)
         mask[1:, time - time // 3 :] = 0
         mask[2:] = mask[2:].flip(1)
-        types = {"token_type_ids": torch.zeros_like(ids)} if self.typed else {}
-        return {"input_ids": ids, "attention_mask": mask, **types}
+        if not self.typed:
+            return {"input_ids": ids, "attention_mask": mask}
+        types = torch.randint(getattr(self.model.config, "type_vocab_size", None) or 1, ids.shape, generator=draw)
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
     def axes(self) -> Any:
         """Returns the axes of the inputs whose sizes a graph leaves open."""
