@@ -204,6 +204,7 @@ def test_a_home_is_found_wherever_a_path_is_named(asked, tmp_path, monkeypatch):
 def test_a_home_is_found_wherever_something_is_written(written, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("mabert.machine.environment.find_spec", lambda package: object())
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "there.jsonl").mkdir()
     (tmp_path / "there.jsonl/mine").touch()
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / "there.jsonl"))):
