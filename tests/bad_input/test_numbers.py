@@ -189,14 +189,24 @@ def test_what_is_trained_on_a_gpu_must_fit_its_memory_alone(monkeypatch):
         memory.check_fits("the model", (1 << 28) + 1, 16, device=gpu)
 
 
-def test_adafactor_needs_half_of_what_adamw_needs(made, tmp_path, refused, monkeypatch):
+WIDE = ("model.hidden_size=4096", "model.intermediate_size=65536")
+MANY = (*WIDE, "training.micro_batch_size=1048576", "training.batch_size=1048576")
+
+
+@pytest.mark.parametrize(
+    ("field", "more", "less", "sized", "before", "share"),
+    [
+        ("training.optimizer", "adamw", "adafactor", WIDE, "at least ", 2),
+        ("data.windows", "packed", "document", MANY, "memory, ", 24),  # tokens of a window
+    ],
+)
+def test_what_needs_less_memory_is_known(made, tmp_path, refused, monkeypatch, field, more, less, sized, before, share):
     monkeypatch.setattr(memory, "memory_left", lambda: 0)
     needed = []
-    for optimizer in ("adamw", "adafactor"):
-        sized = ["model.hidden_size=4096", "model.intermediate_size=65536", f"training.optimizer={optimizer}"]
-        told = refused("pretrain", made / "plan.yaml", "-o", tmp_path / "run", *sized)
-        needed.append(float(told.split("at least ")[1].split(" GiB")[0].replace(",", "")))
-    assert needed[0] == pytest.approx(2 * needed[1], rel=0.01)
+    for value in (more, less):
+        told = refused("pretrain", made / "plan.yaml", "-o", tmp_path / "run", *sized, f"{field}={value}")
+        needed.append(float(told.split(before)[1].split(" GiB")[0].replace(",", "")))
+    assert needed[0] == pytest.approx(share * needed[1], rel=0.01)
 
 
 def test_training_asks_the_memory_of_the_device_that_it_is_to_run_on(made, tmp_path, refused, monkeypatch):
