@@ -17,7 +17,7 @@ from mabert.data.tokenizer import train_wordpiece
 from mabert.files.sentences import MAP, MAP_TYPE, MODULES, POOL, SETTINGS, SentenceFolder, is_cross_encoder, modules_in
 from mabert.infer.info import info
 from mabert.model.map_pooling import MapPooling
-from mabert.opening.opened import extend
+from mabert.opening.opened import extend, open_model
 from mabert.train.finetune import finetune
 from mabert.train.folder import RunFolder
 from mabert.train.objective import at_places, mean_over_scored
@@ -61,6 +61,7 @@ def test_pretraining_learns_and_says_what_it_trained(pretrained):
     assert losses[-1] < losses[0]
     assert result["request"]["architecture"] == name
     assert json.loads((folder / "config.json").read_text())["model_type"] == FAMILIES[name].model_type
+    assert FAMILIES[name].is_finished(open_model(folder).plain()), "weights that follow from trained ones are set"
 
 
 def test_finetuning_and_predicting(pretrained, tmp_path):
